@@ -26,7 +26,7 @@ OPS = ("sample", "draft_candidates", "build_tree", "verify_tree", "select_outcom
 DEVICES = {"reference": ("cpu", "cuda"), "cpu": ("cpu",), "cuda": ("cuda",), "triton": ("cuda",)}
 BACKENDS = tuple(DEVICES)
 
-_kernels: dict[tuple[str, str, str | None], Callable] = {}  # what kernel() has resolved so far
+_kernels: dict[tuple[str, torch.device, str | None], Callable] = {}  # what kernel() has resolved so far
 _forced: str | None = None
 
 
@@ -40,10 +40,10 @@ def set_backend(name: str | None) -> None:
 def kernel(op: str, device: torch.device, backend: str | None) -> Callable:
     """The function that runs ``op`` on tensors of ``device``."""
     try:
-        return _kernels[op, device.type, backend]
+        return _kernels[op, device, backend]
     except KeyError:
         found = _resolve(op, device.type, backend or _forced)
-        _kernels[op, device.type, backend] = found
+        _kernels[op, device, backend] = found
         return found
 
 

@@ -1,9 +1,7 @@
-"""The records that ops take and return: plain dataclasses of tensors.
+"""What ops take and return.
 
-Sizes: B requests, R rows, N tree nodes, L draft positions, K candidates, E outcomes, V vocabulary. -1 pads.
-A record that is *input* validates its dtypes and shapes once, when it is made, so that a call with it only
-compares its batch size and device. Records that are *output* can be preallocated with ``.empty`` and passed
-as ``out=``.
+Sizes: B requests, R rows, N tree nodes, L draft positions, K candidates, E outcomes, V vocabulary, W words of
+32 bits. -1 pads. Records that ops return can be preallocated with ``.empty`` and passed as ``out=``.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . import checks
+from .records import Checked, Record, record, tensor
 
 
 class Status(IntFlag):
@@ -27,28 +26,15 @@ class Status(IntFlag):
     BAD_TOKEN = 4  # a draft token lies outside [0, V): it can never be accepted
 
 
-@dataclass(slots=True, eq=False)
-class SamplingTensors:
-    """Sampling parameters of B requests, one value each.
+@record
+class SamplingTensors(Record):
+    """Sampling parameters of B requests."""
 
-    temperature[B] f32: below 1e-5 is greedy. top_k[B] i32: <= 0 or >= V is off. top_p[B] f32: >= 1 is off.
-    min_p[B] f32: <= 0 is off. seed[B] i64: 64 bits of the request's noise key, any sign.
-    """
-
-    temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    min_p: Tensor
-    seed: Tensor
-
-    def __post_init__(self) -> None:
-        first = checks.is_tensor("temperature", self.temperature)
-        shape, device = (first.shape[0] if first.ndim else -1,), first.device
-        checks.vector("temperature", self.temperature, torch.float32, shape, device)
-        checks.vector("top_k", self.top_k, torch.int32, shape, device)
-        checks.vector("top_p", self.top_p, torch.float32, shape, device)
-        checks.vector("min_p", self.min_p, torch.float32, shape, device)
-        checks.vector("seed", self.seed, torch.int64, shape, device)
+    temperature: Tensor = tensor(torch.float32, "B")  # below 1e-5: greedy
+    top_k: Tensor = tensor(torch.int32, "B")  # <= 0 or >= V: off
+    top_p: Tensor = tensor(torch.float32, "B")  # >= 1: off
+    min_p: Tensor = tensor(torch.float32, "B")  # <= 0: off
+    seed: Tensor = tensor(torch.int64, "B")  # 64 bits of the request's noise key, any sign
 
     @classmethod
     def full(
@@ -63,189 +49,109 @@ class SamplingTensors:
         seed: int = 0,
     ) -> SamplingTensors:
         """The same parameters for ``batch`` requests; filters are off unless given."""
-        return cls(
-            torch.full((batch,), temperature, dtype=torch.float32, device=device),
-            torch.full((batch,), top_k, dtype=torch.int32, device=device),
-            torch.full((batch,), top_p, dtype=torch.float32, device=device),
-            torch.full((batch,), min_p, dtype=torch.float32, device=device),
-            torch.full((batch,), seed, dtype=torch.int64, device=device),
-        )
+        values = (temperature, top_k, top_p, min_p, seed)
+        sampling = cls.allocate(device, batch)
+        for t, value in zip(sampling.tensors(), values, strict=True):
+            t.fill_(value)
+        return sampling
 
     @classmethod
     def greedy(cls, batch: int, device: torch.device | str = "cpu") -> SamplingTensors:
         """Argmax decoding for ``batch`` requests."""
         return cls.full(batch, device, temperature=0.0)
 
-    @property
-    def batch(self) -> int:
-        return self.temperature.shape[0]
 
-    @property
-    def device(self) -> torch.device:
-        return self.temperature.device
-
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        return self.temperature, self.top_k, self.top_p, self.min_p, self.seed
-
-    def select(self, index: Tensor | slice) -> SamplingTensors:
-        """The sub-batch ``index`` (a slice, or an integer tensor with repetitions allowed)."""
-        return SamplingTensors(*(t[index] for t in self.tensors()))
-
-
-@dataclass(slots=True, eq=False)
-class Penalties:
+@record
+class Penalties(Record):
     """What changes a request's logits before temperature; every field is optional.
 
-    Applied in this order: repetition over prompt and output (l > 0 ? l / r : l * r), frequency (l -= f *
+    Applied in this order: repetition over prompt and output (l > 0 ? l / r : l * r), frequency (l -= f * the
     count in the output), presence (l -= p if in the output), bias (l += value, duplicates add up, -inf bans),
     allowed bits (a cleared bit bans).
-
-    prompt_ids[B,P] i64 and output_ids[B,O] i64: ids outside [0, V) are ignored, so -1 pads. presence,
-    frequency, repetition[B] f32. bias_ids[B,M] i64 (-1 pads) with bias_values[B,M] f32.
-    allowed_bits[B,ceil(V/32)] i32: bit v % 32 of word v // 32.
     """
 
-    prompt_ids: Tensor | None = None
-    output_ids: Tensor | None = None
-    presence: Tensor | None = None
-    frequency: Tensor | None = None
-    repetition: Tensor | None = None
-    bias_ids: Tensor | None = None
-    bias_values: Tensor | None = None
-    allowed_bits: Tensor | None = None
+    prompt_ids: Tensor | None = tensor(torch.int64, "BP", optional=True)  # ids outside [0, V) are ignored
+    output_ids: Tensor | None = tensor(torch.int64, "BO", optional=True)
+    presence: Tensor | None = tensor(torch.float32, "B", optional=True)
+    frequency: Tensor | None = tensor(torch.float32, "B", optional=True)
+    repetition: Tensor | None = tensor(torch.float32, "B", optional=True)
+    bias_ids: Tensor | None = tensor(torch.int64, "BM", optional=True)
+    bias_values: Tensor | None = tensor(torch.float32, "BM", optional=True)
+    allowed_bits: Tensor | None = tensor(torch.int32, "BW", optional=True)  # bit v % 32 of word v // 32
 
-    def __post_init__(self) -> None:
-        given = [t for t in self.tensors() if t is not None]
-        if not given:
-            raise ValueError("penalties: expected at least one tensor, got none; pass penalties=None instead")
-        first = checks.is_tensor("penalties", given[0])
-        batch, device = first.shape[0] if first.ndim else -1, first.device
-        for name in ("prompt_ids", "output_ids", "bias_ids"):
-            checks.optional_matrix(name, getattr(self, name), torch.int64, batch, device)
-        for name in ("presence", "frequency", "repetition"):
-            if getattr(self, name) is not None:
-                checks.vector(name, getattr(self, name), torch.float32, (batch,), device)
-        checks.optional_matrix("bias_values", self.bias_values, torch.float32, batch, device)
-        checks.optional_matrix("allowed_bits", self.allowed_bits, torch.int32, batch, device)
-        ids, values = self.bias_ids, self.bias_values
-        if (ids is None) != (values is None) or (ids is not None and ids.shape != values.shape):
-            raise ValueError(
-                "bias_values: expected the shape of bias_ids, got "
-                f"{checks.shape_of(values)} against {checks.shape_of(ids)}"
-            )
-
-    @property
-    def batch(self) -> int:
-        return next(t for t in self.tensors() if t is not None).shape[0]
-
-    @property
-    def device(self) -> torch.device:
-        return next(t for t in self.tensors() if t is not None).device
-
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        return (
-            self.prompt_ids,
-            self.output_ids,
-            self.presence,
-            self.frequency,
-            self.repetition,
-            self.bias_ids,
-            self.bias_values,
-            self.allowed_bits,
-        )
-
-    def select(self, index: Tensor | slice) -> Penalties:
-        """The sub-batch ``index`` (a slice, or an integer tensor with repetitions allowed)."""
-        return Penalties(*(None if t is None else t[index] for t in self.tensors()))
+    def _check(self, name: str) -> Checked:
+        if (self.bias_ids is None) != (self.bias_values is None):
+            raise ValueError(f"{name}.bias_values: expected to come with bias_ids, got one of them only")
+        return Record._check(self, name)
 
 
-def _empty(dtype: torch.dtype, device: torch.device | str, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device=device)
-
-
-@dataclass(slots=True, eq=False)
-class Candidates:
+@record
+class Candidates(Record):
     """The K best tokens of each draft position, best first; (-1, -inf, -inf) where a row has fewer."""
 
-    token_ids: Tensor  # [R,L,K] i64
-    log_probs: Tensor  # [R,L,K] f32, log of the filtered, tempered q
-    scores: Tensor  # [R,L,K] f32, never positive: what build_tree adds up along a path
+    token_ids: Tensor = tensor(torch.int64, "RLK")
+    log_probs: Tensor = tensor(torch.float32, "RLK")  # log of the filtered, tempered q
+    scores: Tensor = tensor(torch.float32, "RLK")  # never positive: what build_tree adds up along a path
 
     @classmethod
     def empty(cls, rows: int, length: int, k: int, device: torch.device | str = "cpu") -> Candidates:
-        i64, f32, shape = torch.int64, torch.float32, (rows, length, k)
-        return cls(_empty(i64, device, *shape), _empty(f32, device, *shape), _empty(f32, device, *shape))
-
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.token_ids, self.log_probs, self.scores
+        return cls.allocate(device, rows, length, k)
 
 
-@dataclass(slots=True, eq=False)
-class DraftTree:
+@record
+class DraftTree(Record):
     """B draft trees. Node 0 is the root, parents come before their children."""
 
-    token_ids: Tensor  # [B,N] i64
-    parents: Tensor  # [B,N] i32, parents[:, 0] = -1
-    depths: Tensor  # [B,N] i32, the root has depth 0
-    num_nodes: Tensor  # [B] i32, 0 marks an empty lane
-    mask_bits: Tensor  # [B,N,ceil(N/32)] i32, bit j % 32 of word j // 32: j is the node or an ancestor
+    token_ids: Tensor = tensor(torch.int64, "BN")
+    parents: Tensor = tensor(torch.int32, "BN")  # parents[:, 0] = -1
+    depths: Tensor = tensor(torch.int32, "BN")  # the root has depth 0
+    num_nodes: Tensor = tensor(torch.int32, "B")  # 0 marks an empty lane
+    mask_bits: Tensor = tensor(torch.int32, "BNW")  # bit j % 32 of word j // 32: j is it or its ancestor
 
     @classmethod
     def empty(cls, batch: int, nodes: int, device: torch.device | str = "cpu") -> DraftTree:
-        i32 = torch.int32
-        return cls(
-            _empty(torch.int64, device, batch, nodes),
-            _empty(i32, device, batch, nodes),
-            _empty(i32, device, batch, nodes),
-            _empty(i32, device, batch),
-            _empty(i32, device, batch, nodes, (nodes + 31) // 32),
-        )
+        return cls.allocate(device, batch, nodes, mask_words(nodes))
 
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        return self.token_ids, self.parents, self.depths, self.num_nodes, self.mask_bits
+    def _check(self, name: str) -> Checked:
+        found = Record._check(self, name)
+        _, nodes, words = found.sizes
+        if nodes < 1 or words != mask_words(nodes):
+            raise ValueError(
+                f"{name}.mask_bits: expected {mask_words(nodes)} words for N = {nodes} >= 1, got {words}"
+            )
+        return found
 
 
-@dataclass(slots=True, eq=False)
-class Outcomes:
-    """The E likeliest results of verifying a tree: last accepted node and bonus token, likeliest first."""
+@record
+class Outcomes(Record):
+    """The E likeliest results of verifying a tree, likeliest first."""
 
-    parent_node: Tensor  # [B,E] i32
-    token_ids: Tensor  # [B,E] i64
-    scores: Tensor  # [B,E] f32
+    parent_node: Tensor = tensor(torch.int32, "BE")  # the last accepted node
+    token_ids: Tensor = tensor(torch.int64, "BE")  # the bonus token
+    scores: Tensor = tensor(torch.float32, "BE")
 
     @classmethod
     def empty(cls, batch: int, outcomes: int, device: torch.device | str = "cpu") -> Outcomes:
-        return cls(
-            _empty(torch.int32, device, batch, outcomes),
-            _empty(torch.int64, device, batch, outcomes),
-            _empty(torch.float32, device, batch, outcomes),
-        )
-
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.parent_node, self.token_ids, self.scores
+        return cls.allocate(device, batch, outcomes)
 
 
-@dataclass(slots=True, eq=False)
-class Verdict:
+@record
+class Verdict(Record):
     """What verification decided: the accepted path, root excluded, and the bonus token behind it."""
 
-    accepted_nodes: Tensor  # [B,N] i32, -1 padded
-    num_accepted: Tensor  # [B] i32
-    bonus_ids: Tensor  # [B] i64, -1 in an empty lane
-    status: Tensor  # [B] i32, bits of Status
+    accepted_nodes: Tensor = tensor(torch.int32, "BN")  # -1 padded
+    num_accepted: Tensor = tensor(torch.int32, "B")
+    bonus_ids: Tensor = tensor(torch.int64, "B")  # -1 in an empty lane
+    status: Tensor = tensor(torch.int32, "B")  # bits of Status
 
     @classmethod
     def empty(cls, batch: int, nodes: int, device: torch.device | str = "cpu") -> Verdict:
-        i32 = torch.int32
-        return cls(
-            _empty(i32, device, batch, nodes),
-            _empty(i32, device, batch),
-            _empty(torch.int64, device, batch),
-            _empty(i32, device, batch),
-        )
+        return cls.allocate(device, batch, nodes)
 
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.accepted_nodes, self.num_accepted, self.bonus_ids, self.status
+
+def mask_words(nodes: int) -> int:
+    """Words of 32 bits in a node's ancestor mask."""
+    return (nodes + 31) // 32
 
 
 @dataclass(eq=False)
@@ -280,8 +186,8 @@ class KVLayout:
         if first.ndim != 4:
             raise ValueError(f"keys[0]: expected 4 dimensions ({self.order} and page), got {first.ndim}")
         for name in ("keys", "values"):
-            for i, tensor in enumerate(getattr(self, name)):
-                checks.dense_rows(f"{name}[{i}]", tensor, first.dtype, tuple(first.shape), first.device)
+            for i, cache in enumerate(getattr(self, name)):
+                checks.dense_rows(f"{name}[{i}]", cache, first.dtype, tuple(first.shape), first.device)
         for name in ("key_scales", "value_scales"):
             scales = getattr(self, name)
             setattr(self, name, list(scales) if scales else None)

@@ -16,49 +16,36 @@ LIBRARY = torch.library.Library("d3d", "DEF")
 
 tracing = torch.compiler.is_compiling
 
-# A record in an op's argument list, and the schema arguments that it stands for.
+# A record in an op's argument list stands for its fields. Names are prefixed where two records share them.
 RECORDS = {
-    "sampling": (
-        SamplingTensors,
-        ("Tensor temperature", "Tensor top_k", "Tensor top_p", "Tensor min_p", "Tensor seed"),
-    ),
-    "penalties": (
-        Penalties,
-        (
-            "Tensor? prompt_ids=None",
-            "Tensor? output_ids=None",
-            "Tensor? presence=None",
-            "Tensor? frequency=None",
-            "Tensor? repetition=None",
-            "Tensor? bias_ids=None",
-            "Tensor? bias_values=None",
-            "Tensor? allowed_bits=None",
-        ),
-    ),
-    "candidates": (
-        Candidates,
-        ("Tensor candidate_ids", "Tensor candidate_log_probs", "Tensor candidate_scores"),
-    ),
-    "tree": (
-        DraftTree,
-        ("Tensor token_ids", "Tensor parents", "Tensor depths", "Tensor num_nodes", "Tensor mask_bits"),
-    ),
-    "outcomes": (Outcomes, ("Tensor parent_node", "Tensor outcome_ids", "Tensor outcome_scores")),
-    "verdict": (
-        Verdict,
-        ("Tensor accepted_nodes", "Tensor num_accepted", "Tensor bonus_ids", "Tensor status"),
-    ),
-    "layout": (
-        KVLayout,
-        (
-            "Tensor(a!)[] keys",
-            "Tensor(b!)[] values",
-            "str order",
-            "Tensor(c!)[] key_scales",
-            "Tensor(d!)[] value_scales",
-        ),
-    ),
+    "sampling": (SamplingTensors, ""),
+    "penalties": (Penalties, ""),
+    "candidates": (Candidates, "candidate_"),
+    "tree": (DraftTree, ""),
+    "outcomes": (Outcomes, "outcome_"),
+    "verdict": (Verdict, ""),
 }
+LAYOUT = (
+    "Tensor(a!)[] keys",
+    "Tensor(b!)[] values",
+    "str order",
+    "Tensor(c!)[] key_scales",
+    "Tensor(d!)[] value_scales",
+)
+
+
+def _expand(entry: str) -> tuple[type | None, tuple[str, ...]]:
+    """An entry of an argument list -> the record that it stands for, if any, and its schema arguments."""
+    if entry == "layout":
+        return KVLayout, LAYOUT
+    if entry not in RECORDS:
+        return None, (entry,)
+    kind, prefix = RECORDS[entry]
+    optional = {True: ("Tensor?", "=None"), False: ("Tensor", "")}
+    return kind, tuple(
+        f"{optional[spec['optional']][0]} {prefix}{name}{optional[spec['optional']][1]}"
+        for name, spec in kind.FIELDS.items()
+    )
 
 
 def register(name: str, arguments: Sequence[str], returns: str, run: Callable, fake: Callable) -> Callable:
@@ -67,18 +54,17 @@ def register(name: str, arguments: Sequence[str], returns: str, run: Callable, f
     ``arguments`` are schema arguments or names of records. ``run`` serves CPU and CUDA tensors and ``fake``
     makes results of the right shape and dtype; both get one value for each entry of ``arguments``.
     """
-    flat = [argument for entry in arguments for argument in RECORDS.get(entry, (None, (entry,)))[1]]
-    plan = [
-        (RECORDS[entry][0], len(RECORDS[entry][1])) if entry in RECORDS else (None, 1) for entry in arguments
-    ]
+    expanded = [_expand(entry) for entry in arguments]
+    flat = [argument for _, schema in expanded for argument in schema]
+    plan = [(kind, len(schema)) for kind, schema in expanded]
 
     def with_records(function: Callable) -> Callable:
         def call(*values):
             values += (None,) * (len(flat) - len(values))  # torch drops trailing defaults, all of them None
             grouped, at = [], 0
-            for record, width in plan:
+            for kind, width in plan:
                 fields = values[at : at + width]
-                grouped.append(fields[0] if record is None else _record(record, fields))
+                grouped.append(fields[0] if kind is None else _record(kind, fields))
                 at += width
             return function(*grouped)
 
@@ -92,24 +78,29 @@ def register(name: str, arguments: Sequence[str], returns: str, run: Callable, f
 
     def call_op(*values):
         flattened = []
-        for value, (record, width) in zip(values, plan, strict=True):
-            if record is None:
+        for value, (kind, width) in zip(values, plan, strict=True):
+            if kind is None:
                 flattened.append(value)
             else:
-                flattened.extend((None,) * width if value is None else value.tensors())
+                flattened.extend((None,) * width if value is None else _fields(value))
         return op(*flattened)
 
     return call_op
 
 
-def _record(record: type, fields: tuple):
-    return None if all(field is None for field in fields) else record(*fields)
+def _record(kind: type, fields: tuple):
+    return None if all(field is None for field in fields) else kind(*fields)
+
+
+def _fields(value) -> tuple:
+    """``value.tensors()``, spelled so that Dynamo can trace it."""
+    return value.tensors() if isinstance(value, KVLayout) else tuple(getattr(value, n) for n in value.FIELDS)
 
 
 def copy_record(out, result):
     """While tracing, a caller's ``out=`` receives a copy of the functional result."""
     if out is None:
         return result
-    for mine, theirs in zip(out.tensors(), result.tensors(), strict=True):
+    for mine, theirs in zip(_fields(out), _fields(result), strict=True):
         mine.copy_(theirs)
     return out

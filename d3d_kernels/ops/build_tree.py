@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import checks, registry
 from ..types import Candidates, DraftTree, Outcomes
-from . import _library
+from . import _arguments, _library
 
 
 def build_tree(
@@ -55,17 +55,13 @@ def build_tree(
 
 
 def _eager(root_ids, candidates, num_nodes, num_outcomes, max_depth, stop_ids, out, backend):
-    device = checks.is_tensor("root_ids", root_ids).device
-    batch = root_ids.shape[0] if root_ids.ndim else -1
+    batch, length, _ = _arguments.sizes_of("candidates", candidates, Candidates)
+    device = candidates.checked("candidates").device
     checks.vector("root_ids", root_ids, torch.int64, (batch,), device)
-    ids = checks.is_tensor("candidates.token_ids", candidates.token_ids)
-    shape = (batch, *ids.shape[1:]) if ids.ndim == 3 else (batch, -1, -1)
-    checks.dense_rows("candidates.token_ids", ids, torch.int64, shape, device)
-    checks.dense_rows("candidates.scores", candidates.scores, torch.float32, shape, device)
     checks.at_least("num_nodes", num_nodes, 1)
     checks.at_least("num_outcomes", num_outcomes, 0)
     if max_depth is None:
-        max_depth = shape[1] - 1 if num_outcomes else shape[1]
+        max_depth = max(length - 1, 0) if num_outcomes else length
     else:
         checks.at_least("max_depth", max_depth, 0)
     if stop_ids is not None:
@@ -75,23 +71,20 @@ def _eager(root_ids, candidates, num_nodes, num_outcomes, max_depth, stop_ids, o
     if out is None:
         out = DraftTree.empty(batch, num_nodes, device), Outcomes.empty(batch, num_outcomes, device)
     else:
-        checks.tree_output(out[0], batch, num_nodes, device)
-        for name, dtype in (
-            ("parent_node", torch.int32),
-            ("token_ids", torch.int64),
-            ("scores", torch.float32),
-        ):
-            checks.output(f"out[1].{name}", getattr(out[1], name), dtype, (batch, num_outcomes), device)
+        _arguments.sizes_of("out[0]", out[0], DraftTree)
+        _arguments.sizes_of("out[1]", out[1], Outcomes)
+        out[0].expect("out[0]", device, batch, num_nodes, contiguous=True)
+        out[1].expect("out[1]", device, batch, num_outcomes, contiguous=True)
     if batch:
         run = registry.kernel("build_tree", device, backend)
         tree, outcomes = out
         run(
             root_ids,
-            ids,
+            candidates.token_ids,
             candidates.scores,
             num_nodes,
             num_outcomes,
-            max(max_depth, 0),
+            max_depth,
             stop_ids,
             *tree.tensors(),
             *outcomes.tensors(),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from .. import checks, registry
 from ..types import Candidates, Penalties, SamplingTensors
-from . import _library
+from . import _arguments, _library
 
 
 def draft_candidates(
@@ -63,16 +62,12 @@ def _eager(logits, k, sampling, positions, request_ids, penalties, beta, mask_to
         raise ValueError(f"beta: expected a positive number, got {beta}")
     rows, length, _ = logits.shape
     device = logits.device
-    checks.requests(logits, rows, sampling, positions, "positions", request_ids, penalties)
+    _arguments.requests(logits, rows, sampling, "positions", positions, request_ids, penalties)
     if out is None:
         out = Candidates.empty(rows, length, k, device)
     else:
-        for name, dtype in (
-            ("token_ids", torch.int64),
-            ("log_probs", torch.float32),
-            ("scores", torch.float32),
-        ):
-            checks.output(f"out.{name}", getattr(out, name), dtype, (rows, length, k), device)
+        _arguments.sizes_of("out", out, Candidates)
+        out.expect("out", device, rows, length, k, contiguous=True)
     if rows and length:
         run = registry.kernel("draft_candidates", device, backend)
         run(logits, k, sampling, positions, request_ids, penalties, beta, mask_token_id, *out.tensors())

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import checks, registry
 from ..types import KVLayout, Verdict
-from . import _library
+from . import _arguments, _library
 
 
 def move_kv(
@@ -50,12 +50,11 @@ def rollback_kv(layout: KVLayout, slots: Tensor, verdict: Verdict, *, backend: s
     Raises:
         TypeError, ValueError: an argument of the wrong dtype, shape, device or stride, by name.
     """
-    accepted = checks.is_tensor("verdict.accepted_nodes", verdict.accepted_nodes)
-    batch, nodes = accepted.shape if accepted.ndim == 2 else (-1, -1)
-    checks.verdict("verdict", verdict, batch, nodes, layout.device, checks.dense_rows)
+    batch, nodes = _arguments.sizes_of("verdict", verdict, Verdict)
+    verdict.expect("verdict", layout.device)
     checks.dense_rows("slots", slots, torch.int64, (batch, nodes), layout.device)
     # Accepted nodes past num_accepted are -1; any slot does for them, they are not moved.
-    src = slots.gather(1, accepted[:, : nodes - 1].long().clamp(min=0))
+    src = slots.gather(1, verdict.accepted_nodes[:, : nodes - 1].long().clamp(min=0))
     move_kv(layout, src, slots[:, 1:], verdict.num_accepted, backend=backend)
 
 

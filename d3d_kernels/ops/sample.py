@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import checks, registry
 from ..types import Penalties, SamplingTensors
-from . import _library
+from . import _arguments, _library
 
 
 def sample(
@@ -59,7 +59,7 @@ def sample(
 def _eager(logits, sampling, positions, request_ids, penalties, status, out, backend):
     checks.logits("logits", logits, (2,))
     rows, device = logits.shape[0], logits.device
-    checks.requests(logits, rows, sampling, positions, "positions", request_ids, penalties)
+    _arguments.requests(logits, rows, sampling, "positions", positions, request_ids, penalties)
     if out is None:
         out = torch.empty(rows, dtype=torch.int64, device=device)
     else:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import checks, registry
 from ..types import Outcomes, Verdict
-from . import _library
+from . import _arguments, _library
 
 
 def select_outcome(
@@ -35,13 +35,10 @@ def select_outcome(
 
 
 def _eager(verdict, outcomes, out, backend):
-    accepted = checks.is_tensor("verdict.accepted_nodes", verdict.accepted_nodes)
-    device = accepted.device
-    batch, nodes = accepted.shape if accepted.ndim == 2 else (-1, -1)
-    checks.verdict("verdict", verdict, batch, nodes, device, checks.dense_rows)
-    width = checks.is_tensor("outcomes.token_ids", outcomes.token_ids).shape[-1]
-    checks.dense_rows("outcomes.token_ids", outcomes.token_ids, torch.int64, (batch, width), device)
-    checks.dense_rows("outcomes.parent_node", outcomes.parent_node, torch.int32, (batch, width), device)
+    batch, _ = _arguments.sizes_of("verdict", verdict, Verdict)
+    device = verdict.checked("verdict").device
+    _arguments.sizes_of("outcomes", outcomes, Outcomes)
+    outcomes.expect("outcomes", device, batch)
     if out is None:
         out = torch.empty(batch, dtype=torch.int32, device=device)
     else:
@@ -49,7 +46,7 @@ def _eager(verdict, outcomes, out, backend):
     if batch:
         run = registry.kernel("select_outcome", device, backend)
         run(
-            accepted,
+            verdict.accepted_nodes,
             verdict.num_accepted,
             verdict.bonus_ids,
             outcomes.parent_node,

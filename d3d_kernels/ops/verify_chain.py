@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from ..types import DraftTree, Penalties, SamplingTensors, Verdict
+from ..types import DraftTree, Penalties, SamplingTensors, Status, Verdict, mask_words
 from .verify_tree import verify_tree
 
 RULES = ("coupled", "ratio", "block")
@@ -48,15 +48,20 @@ def verify_chain(
         known = "is not available yet" if rule in RULES else f"is unknown, expected one of {', '.join(RULES)}"
         raise ValueError(f"rule: {rule!r} {known}")
     checks.logits("target_logits", target_logits, (3,))
-    batch, rows, vocab = target_logits.shape
+    batch, rows, _ = target_logits.shape
     device = target_logits.device
     checks.dense_rows("draft_ids", draft_ids, torch.int64, (batch, rows - 1), device)
     checks.vector("positions", positions, torch.int64, (batch,), device)
 
-    usable = ((draft_ids >= 0) & (draft_ids < vocab)).cumprod(1)  # 1 up to the first id that is no token
+    # A token outside the vocabulary is never accepted, so it ends its chain; as padding it is no error.
     node = torch.arange(rows, dtype=torch.int32, device=device).expand(batch, rows)
-    token_ids = torch.nn.functional.pad(draft_ids, (1, 0))
-    num_nodes = (usable.sum(1) + 1).int()
-    mask_bits = node.new_empty(batch, rows, (rows + 31) // 32)  # verification does not read it
-    tree = DraftTree(token_ids, node - 1, node, num_nodes, mask_bits)
-    return verify_tree(target_logits, tree, sampling, positions - 1, penalties, out=out, backend=backend)
+    tree = DraftTree(
+        token_ids=torch.nn.functional.pad(draft_ids, (1, 0)),
+        parents=node - 1,
+        depths=node,
+        num_nodes=node.new_full((batch,), rows),
+        mask_bits=node.new_empty(batch, rows, mask_words(rows)),  # verification does not read it
+    )
+    verdict = verify_tree(target_logits, tree, sampling, positions - 1, penalties, out=out, backend=backend)
+    verdict.status.bitwise_and_(~int(Status.BAD_TOKEN))
+    return verdict

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import checks, registry
 from ..types import DraftTree, Penalties, SamplingTensors, Verdict
-from . import _library
+from . import _arguments, _library
 
 
 def verify_tree(
@@ -23,10 +23,10 @@ def verify_tree(
 ) -> Verdict:
     """Accept the longest path of the tree that the target itself would have sampled, and the token after it.
 
-    Walk from the root: at a node at position t the target's token is y = y(t + 1), exactly as ``sample`` defines it.
-    The lowest child that carries y is accepted and the walk goes on there; without one, y is the bonus token.
-    Path and bonus are token for token what sampling one at a time gives: losslessness holds by construction,
-    for any tree, at any temperature and filter, greedy included. Only the rows on the path matter.
+    Walk from the root: at a node at position t the target's token is y = y(t + 1), exactly as ``sample``
+    defines it. The lowest child that carries y is accepted and the walk goes on there; without one, y is the
+    bonus token. Path and bonus are token for token what sampling one at a time gives: losslessness holds by
+    construction, for any tree, at any temperature and filter, greedy included. Only rows on the path matter.
 
     Args:
         logits: [B,N,V], row of node i of request b; or packed rows [R,V] with ``row_starts``. f32, bf16, f16
@@ -42,7 +42,7 @@ def verify_tree(
 
     Returns:
         Verdict: accepted_nodes[B,N] (root excluded, -1 padded), num_accepted[B], bonus_ids[B] (-1 in an empty
-        lane) and status[B]. Status bits: BAD_TREE if a parent is not smaller than its node or is missing, or a
+        lane) and status[B]. Status bits: BAD_TREE if a parent is not smaller than its node, is missing, or a
         row lies outside the logits; BAD_TOKEN if a token is outside [0, V); such nodes are never accepted.
         NO_FINITE_LOGIT if a row on the path has nothing to choose from (its token is 0).
 
@@ -57,19 +57,21 @@ def verify_tree(
 
 def _eager(logits, row_starts, tree, sampling, root_positions, penalties, out, backend):
     checks.logits("logits", logits, (3,) if row_starts is None else (2,))
-    batch, nodes = checks.tree_input(tree, logits.device)
+    batch, nodes, _ = _arguments.sizes_of("tree", tree, DraftTree)
     device = logits.device
+    tree.expect("tree", device)
     if row_starts is not None:
         checks.vector("row_starts", row_starts, torch.int32, (batch,), device)
     elif logits.shape[:2] != (batch, nodes):
         raise ValueError(
             f"logits: expected shape ({batch}, {nodes}, V) as in tree, got {tuple(logits.shape)}"
         )
-    checks.requests(logits, batch, sampling, root_positions, "root_positions", None, penalties)
+    _arguments.requests(logits, batch, sampling, "root_positions", root_positions, None, penalties)
     if out is None:
         out = Verdict.empty(batch, nodes, device)
     else:
-        checks.verdict("out", out, batch, nodes, device, checks.output)
+        _arguments.sizes_of("out", out, Verdict)
+        out.expect("out", device, batch, nodes, contiguous=True)
     if batch:
         run = registry.kernel("verify_tree", device, backend)
         run(

@@ -7,6 +7,8 @@ tokens that sampling one at a time would have given, whatever the tree proposed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -91,5 +93,6 @@ def _with_path(penalties: Penalties | None, request: slice, path_tokens: list[in
         return None
     own = penalties.select(request)
     path = torch.tensor([path_tokens], dtype=torch.int64, device=own.device)
-    own.output_ids = path if own.output_ids is None else torch.cat([own.output_ids, path], dim=1)
-    return own
+    return replace(
+        own, output_ids=path if own.output_ids is None else torch.cat([own.output_ids, path], dim=1)
+    )
