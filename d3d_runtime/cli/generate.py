@@ -1,0 +1,257 @@
+"""`d3d generate`: prompts in, streamed text out, and what it cost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from d3d_runtime.cli.console import notes, output, waiting
+from d3d_runtime.cli.options import MODES, debug_option, engine_options, open_engine, sampling_options, sampling_params
+from d3d_runtime.cli.prompts import Prompt, read_prompts
+from d3d_runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from d3d_runtime import Engine, RequestOutput, SamplingParams
+
+INTERRUPTED = "interrupted"
+
+EPILOG = """\b
+Examples:
+  d3d generate                                      a held-out word problem, checked
+  d3d generate --show-blocks --compare              where its tokens came from; the speed-up
+  d3d generate "What is 47 + 38?" --temperature 0.7 --seed 1
+  d3d generate --target DIR --drafter DIR --mode async "Once upon a time" --raw
+  cat question.txt | d3d generate - --json
+
+The text goes to stdout, everything said about it to stderr. A .jsonl prompt file holds one request a
+line: "text", [token ids], [{"role": ..., "content": ...}], or an object with "prompt" or "messages"."""
+
+
+@dataclass
+class Answer:
+    """One output as far as it came, and the seconds the engine took for it."""
+
+    text: str | None
+    token_ids: list[int]
+    finish_reason: str | None
+    seconds: float
+    output: RequestOutput | None  # the last record of the engine: seed, metrics, logprobs
+
+    @property
+    def tokens_per_second(self) -> float:
+        return len(self.token_ids) / self.seconds if self.seconds else 0.0
+
+
+@click.command(epilog=EPILOG)
+@click.argument("prompt", required=False)
+@click.option("--prompt-file", metavar="FILE", help="Read the prompt from a file; several from a .jsonl file.")
+@click.option("--problem", type=int, metavar="NUMBER", help="Which held-out problem.  [default: a random one]")
+@click.option("--raw", is_flag=True, help="Do not wrap the prompt in the model's chat template.")
+@click.option("--token-ids", is_flag=True, help="The prompt is token ids, such as '12 7 1024'.")
+@click.option("--mode", type=click.Choice(MODES), default="auto", show_default=True)
+@engine_options
+@click.option("--nodes", type=int, metavar="N", help="Nodes of a draft tree, the root included.")
+@sampling_options
+@click.option("--show-blocks", is_flag=True, help="Colour the tokens by how they came.")
+@click.option("--compare", is_flag=True, help="Also decode plainly, and print the speed-up.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a request.")
+@debug_option
+def generate(**flags: Any) -> int | None:
+    """Answer PROMPT ('-': stdin); without one, a held-out word problem."""
+    params = sampling_params(flags)
+    prompts = read_prompts(flags["prompt"], flags["prompt_file"], flags["problem"], flags["token_ids"])
+    several = len(prompts) > 1 or params.n > 1
+    if several and (flags["compare"] or flags["show_blocks"]):
+        raise UserError("--compare and --show-blocks: they take one prompt and one answer at a time")
+    engine = open_engine(flags, mode=flags["mode"], num_nodes=flags["nodes"])
+    if several:
+        return _answer_all(engine, prompts, params, flags)
+    return _answer_one(engine, prompts[0], params, flags)
+
+
+def _answer_one(engine: Engine, prompt: Prompt, params: SamplingParams, flags: dict[str, Any]) -> int | None:
+    content = prompt.for_engine(engine.tokenizer, flags["raw"])
+    if prompt.problem is not None:
+        notes().print(prompt.problem.question, style="bold")
+    plain = None
+    if flags["compare"]:
+        plain = open_engine(flags, mode="autoregressive", drafter="none", num_outcomes=None)
+        with waiting("warming up"):  # first calls allocate; neither side should pay for them
+            for each in (engine, plain):
+                each.generate([content], replace(params, max_tokens=4, stop=[], seed=0))
+    show = None if flags["as_json"] else _printer(engine, params, flags["show_blocks"])
+    answer = stream_answer(engine, content, params, show)
+    if not flags["as_json"]:
+        output().print()
+    report = _describe(prompt, answer, engine)
+    if plain is not None and answer.finish_reason != INTERRUPTED:
+        report["compare"] = _compare(plain, content, replace(params, seed=answer.output.seed), answer)
+    if flags["as_json"]:
+        click.echo(json.dumps(report, ensure_ascii=False))
+    else:
+        if flags["show_blocks"]:
+            notes().print(_legend(engine.mode))
+        _closing_lines(report, params)
+    return 130 if answer.finish_reason == INTERRUPTED else None
+
+
+def stream_answer(engine: Engine, content: Any, params: SamplingParams, show: Callable[[RequestOutput], None] | None) -> Answer:
+    """Streams one request; Ctrl-C ends it with what it has. Only time inside the engine counts."""
+    answer = Answer("" if engine.tokenizer is not None else None, [], None, 0.0, None)
+    stream = engine.stream(content, params)
+    try:
+        for increment, seconds in _timed(stream):
+            answer.seconds += seconds
+            answer.token_ids += increment.token_ids
+            answer.finish_reason, answer.output = increment.finish_reason, increment
+            if answer.text is not None:
+                answer.text += increment.text
+            if show is not None:
+                show(increment)
+    except KeyboardInterrupt:
+        stream.close()
+        if answer.output is None:
+            raise
+        answer.finish_reason = INTERRUPTED
+    return answer
+
+
+def _timed(stream: Iterator[RequestOutput]) -> Iterator[tuple[RequestOutput, float]]:
+    while True:
+        began = time.perf_counter()
+        increment = next(stream, None)
+        if increment is None:
+            return
+        yield increment, time.perf_counter() - began
+
+
+def _printer(engine: Engine, params: SamplingParams, show_blocks: bool) -> Callable[[RequestOutput], None]:
+    from d3d_runtime.cli.blocks import BlockPainter
+
+    console = output()
+    if show_blocks or engine.tokenizer is None:
+        painter = BlockPainter(engine.tokenizer, params.stop, engine.mode if show_blocks else "plain")
+        return lambda increment: console.print(painter.paint(increment), end="")
+    return lambda increment: console.print(increment.text, end="")
+
+
+def _legend(mode: str) -> Any:
+    from d3d_runtime.cli.blocks import legend
+
+    return legend(mode)
+
+
+def _answer_all(engine: Engine, prompts: list[Prompt], params: SamplingParams, flags: dict[str, Any]) -> int | None:
+    """A batch; outputs in the order of the prompts. Ctrl-C prints what has finished."""
+    contents = [prompt.for_engine(engine.tokenizer, flags["raw"]) for prompt in prompts]
+    sources = [prompt for prompt in prompts for _ in range(params.n)]
+    began, interrupted = time.perf_counter(), False
+    finished: dict[str, RequestOutput] = {}
+    heads = [engine.submit(content, params, request_id=f"{index}") for index, content in enumerate(contents)]
+    ids = [head if copy == 0 else f"{head}-{copy}" for head in heads for copy in range(params.n)]
+    try:
+        with waiting(f"answering {len(ids)} requests"):
+            while len(finished) < len(ids):
+                finished |= {done.request_id: done for done in engine.step()}
+    except KeyboardInterrupt:
+        interrupted = True
+    seconds = time.perf_counter() - began
+    for number, (request_id, prompt) in enumerate(zip(ids, sources), start=1):
+        done = finished.get(request_id)
+        if done is None:
+            continue
+        answer = Answer(done.text, done.token_ids, done.finish_reason, seconds, done)
+        if flags["as_json"]:
+            report = _describe(prompt, answer, engine)
+            del report["seconds"], report["tokens_per_second"]  # of the batch, not of this request
+            click.echo(json.dumps(report, ensure_ascii=False))
+        else:
+            notes().print(f"[{number}]", style="dim")
+            output().print(answer.text if answer.text is not None else " ".join(map(str, answer.token_ids)))
+    tokens = sum(len(done.token_ids) for done in finished.values())
+    notes().print(f"{len(finished)} of {len(ids)} requests, {tokens} tokens in {seconds:.2f} s, {tokens / seconds:.0f} tokens/s", style="dim")
+    return 130 if interrupted else None
+
+
+def _describe(prompt: Prompt, answer: Answer, engine: Engine) -> dict[str, Any]:
+    """What --json prints for a request."""
+    last = answer.output
+    metrics = last.metrics
+    report = {
+        "request_id": last.request_id,
+        "prompt": prompt.content,
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "finish_reason": answer.finish_reason,
+        "seed": last.seed,
+        "mode": engine.mode,
+        "num_nodes": engine.num_nodes,
+        "num_outcomes": engine.num_outcomes,
+        "seconds": answer.seconds,
+        "tokens_per_second": answer.tokens_per_second,
+        "rounds": metrics.rounds,
+        "tau": metrics.tau,
+        "acceptance_histogram": {str(count): rounds for count, rounds in sorted(metrics.acceptance_histogram.items())},
+        "hits": metrics.hits,
+        "misses": metrics.misses,
+        "prefill_ms": metrics.prefill_ms,
+        "draft_ms": metrics.draft_ms,
+        "verify_ms": metrics.verify_ms,
+        "overlap_ms": metrics.overlap_ms,
+        "tail_ms": metrics.tail_ms,
+    }
+    if last.logprobs is not None:
+        report["logprobs"] = [{"token_id": t.token_id, "logprob": t.logprob, "top": t.top} for t in last.logprobs]
+    if prompt.problem is not None:
+        from d3d_runtime.training.problems import check
+
+        report |= {"answer": prompt.problem.answer, "correct": check(prompt.problem.answer, answer.text or "")}
+    return report
+
+
+def _compare(plain: Engine, content: Any, params: SamplingParams, answer: Answer) -> dict[str, Any]:
+    """The same request decoded plainly: how much slower, and whether it says the same."""
+    from d3d_runtime.report.compare import first_difference
+
+    with waiting("decoding plainly, to compare"):
+        other = stream_answer(plain, content, params, None)
+    return {
+        "seconds": other.seconds,
+        "tokens_per_second": other.tokens_per_second,
+        "speedup": answer.tokens_per_second / other.tokens_per_second,
+        "first_difference": first_difference(answer.token_ids, other.token_ids),
+    }
+
+
+def _closing_lines(report: dict[str, Any], params: SamplingParams) -> None:
+    console = notes()
+    tokens = len(report["token_ids"])
+    parts = [f"{tokens} tokens in {report['seconds']:.2f} s", f"{report['tokens_per_second']:.0f} tokens/s", f"mode {report['mode']}"]
+    if report["num_nodes"] > 1:
+        parts.append(f"tau {report['tau']:.2f} ({report['rounds']} rounds)")
+    if report["hits"] + report["misses"]:
+        parts.append(f"{report['hits']} of {report['hits'] + report['misses']} outcomes drafted ahead")
+    if params.temperature > 0:
+        parts.append(f"seed {report['seed']}")
+    if report["finish_reason"] != "stop":
+        ended = {"length": "cut at --max-tokens or the model's limit"}
+        parts.append(ended.get(report["finish_reason"], report["finish_reason"]))
+    console.print(", ".join(parts), style="dim")
+    if "compare" in report:
+        compared = report["compare"]
+        at = compared["first_difference"]
+        same = "the same text, token for token" if at is None else f"another text from token {at} on"
+        console.print(
+            f"autoregressive: {compared['seconds']:.2f} s, {compared['tokens_per_second']:.0f} tokens/s; "
+            f"speed-up {compared['speedup']:.2f}x, {same}",
+            style="dim",
+        )
+    if "correct" in report:
+        right = report["correct"]
+        verdict = "correct" if right else f"wrong, it is {report['answer']}"
+        console.print(f"The answer is {verdict}.", style="green" if right else "red")

@@ -1,0 +1,246 @@
+"""The public engine: prompts in, outputs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import torch
+
+from d3d_runtime import policy
+from d3d_runtime.detokenizer import Detokenizer
+from d3d_runtime.drafters.diffusion import DiffusionDrafter
+from d3d_runtime.errors import UserError
+from d3d_runtime.kv_cache import KVCache
+from d3d_runtime.models.config import DiffusionConfig
+from d3d_runtime.models.decoder import Decoder
+from d3d_runtime.models.loader import load_model
+from d3d_runtime.models.tokenizer import Tokenizer
+from d3d_runtime.request import Request, RequestOutput
+from d3d_runtime.round import Round
+from d3d_runtime.sampling_params import SamplingParams
+from d3d_runtime.scheduler import Scheduler
+from d3d_runtime.target import Target
+
+EMBEDDED_PAIR = Path(__file__).parent / "pair"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+PAGE_SIZE = 16
+NUM_CANDIDATES = 8
+USUAL_LENGTH = 512  # tokens a request is expected to need, when the pools are sized
+
+Prompt = str | list[int] | list[dict[str, str]]
+
+
+class Engine:
+    """Runs a target with a drafter, token-identical to the target alone.
+
+    target, drafter: model folders; None is the embedded pair (a target given without a drafter runs plain), drafter
+    "none" runs the target alone. mode: "auto", "autoregressive", "sync" or "async". dtype: None is float32.
+    num_nodes, num_outcomes: N and E of a round, None lets the engine choose. max_batch_size: requests in one round.
+    num_pages: KV pages of each model, None sizes the pools for full batches of usual length.
+    Raises UserError, in one line, for whatever a user can mend.
+    """
+
+    def __init__(
+        self,
+        target: str | Path | None = None,
+        drafter: str | Path | None = None,
+        mode: str = "auto",
+        device: str = "cpu",
+        drafter_device: str | None = None,
+        dtype: str | None = None,
+        *,
+        num_nodes: int | None = None,
+        num_outcomes: int | None = None,
+        max_batch_size: int = 16,
+        num_pages: int | None = None,
+    ):
+        self.dtype = _dtype(dtype)
+        self.device = _device("device", device)
+        _device("drafter_device", drafter_device or device)
+        if max_batch_size < 1:
+            raise UserError(f"max_batch_size: expected at least 1, got {max_batch_size}")
+        folder, drafter_folder = _folders(target, drafter)
+        has_drafter = drafter_folder is not None and mode != "autoregressive"
+        self.plan = policy.choose(mode, has_drafter, num_nodes, num_outcomes)
+
+        model, diffusion = load_model(folder, self.dtype, self.device)
+        if diffusion is not None:
+            raise UserError(f"target {str(folder)!r}: this is a drafter (its config has block_size)")
+        self.config = model.config
+        self.tokenizer = Tokenizer(folder) if Tokenizer.exists(folder) else None
+        self.eos_token_ids = self._eos_token_ids()
+
+        drafting = self._load_drafter(drafter_folder) if has_drafter else None
+        longest = self.config.max_position_embeddings
+        scratch = self.plan.num_nodes
+        if drafting is not None:
+            scratch = max(scratch, self.plan.num_nodes + self.plan.num_outcomes * drafting[1].block_size)
+        rows = max(max_batch_size * (min(longest, USUAL_LENGTH) + scratch), longest + scratch)
+        pages = num_pages if num_pages is not None else -(-rows // PAGE_SIZE) + max_batch_size
+
+        def cache(of: Decoder) -> KVCache:
+            return KVCache(of.config, pages + 1, PAGE_SIZE, self.dtype, self.device)
+
+        self._target = Target(model, cache(model))
+        self._drafter = None
+        if drafting is not None:
+            self._drafter = DiffusionDrafter(drafting[0], cache(drafting[0]), drafting[1], NUM_CANDIDATES)
+        self._round = Round(self._target, self._drafter, self.plan)
+        self._scheduler = Scheduler(self._target, self._drafter, self._round, max_batch_size)
+        self._ids = count()
+
+    @property
+    def mode(self) -> str:
+        return self.plan.mode
+
+    @property
+    def num_nodes(self) -> int:
+        return self.plan.num_nodes
+
+    @property
+    def num_outcomes(self) -> int:
+        return self.plan.num_outcomes
+
+    def close(self) -> None:
+        self._round.close()
+
+    def generate(self, prompts: Prompt | list[Prompt], params: SamplingParams | list[SamplingParams] | None = None) -> list[RequestOutput]:
+        """Runs all prompts to their end; outputs in the order of the prompts (n > 1: n outputs a prompt, in a row)."""
+        prompts = [prompts] if _is_one_prompt(prompts) else list(prompts)
+        each = params if isinstance(params, list) else [params or SamplingParams()] * len(prompts)
+        if len(each) != len(prompts):
+            raise UserError(f"params: expected one for all prompts or {len(prompts)}, got {len(each)}")
+        requests = [request for prompt, p in zip(prompts, each) for request in self._requests(prompt, p, None)]
+        added: list[Request] = []
+        try:
+            for request in requests:
+                self._scheduler.add(request)
+                added.append(request)
+            while not all(request.finished for request in requests):
+                self.step()
+        except BaseException:  # a refused request, or Ctrl-C: leave nothing behind
+            for request in added:
+                if not request.finished:
+                    self._scheduler.abort(request.request_id)
+            raise
+        return [request.output() for request in requests]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+        """Yields what each round adds. Closing the iterator aborts the request."""
+        params = params or SamplingParams()
+        if params.n != 1:
+            raise UserError(f"n: expected 1 when streaming, got {params.n}")
+        (request,) = self._requests(prompt, params, None)
+        self._scheduler.add(request)
+        try:
+            while not request.finished:
+                self.step()
+                yield request.increment()
+        finally:
+            if not request.finished:
+                self._scheduler.abort(request.request_id)
+
+    def submit(self, prompt: Prompt, params: SamplingParams | None = None, request_id: str | None = None) -> str:
+        """Queues a request for `step` and returns its id (n > 1: of the first; the others end in -1, -2, ...)."""
+        requests = self._requests(prompt, params or SamplingParams(), request_id)
+        for request in requests:
+            self._scheduler.add(request)
+        return requests[0].request_id
+
+    def step(self) -> list[RequestOutput]:
+        """One round of everything that runs; returns the outputs of the requests that finished in it."""
+        return [request.output() for request in self._scheduler.step() if request.finished]
+
+    def abort(self, request_id: str) -> RequestOutput:
+        """Ends a waiting or running request; what it has generated is in the output, `finish_reason` is "abort"."""
+        return self._scheduler.abort(request_id).output()
+
+    def _requests(self, prompt: Prompt, params: SamplingParams, request_id: str | None) -> list[Request]:
+        tokens = self._encode(prompt)
+        limit = self.config.max_position_embeddings
+        if not tokens:
+            raise UserError("prompt: it is empty; expected at least one token")
+        if len(tokens) >= limit:
+            raise UserError(f"prompt: {len(tokens)} tokens; this model takes at most {limit - 1}")
+        bad = next((t for t in tokens if not 0 <= t < self.config.vocab_size), None)
+        if bad is not None:
+            raise UserError(f"prompt: token id {bad} is outside the vocabulary of {self.config.vocab_size}")
+        if params.stop and self.tokenizer is None:
+            raise UserError("stop: this model has no tokenizer; use stop_token_ids")
+        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_token_ids)
+        name = request_id if request_id is not None else str(next(self._ids))
+        first = self._request(name, tokens, params, stop_ids)
+        copies = [
+            self._request(f"{name}-{i}", tokens, replace(params, seed=sub_seed(first.seed, i)), stop_ids) for i in range(1, params.n)
+        ]
+        return [first, *copies]
+
+    def _request(self, name: str, tokens: list[int], params: SamplingParams, stop_ids: frozenset[int]) -> Request:
+        detokenizer = Detokenizer(self.tokenizer, params.stop) if self.tokenizer is not None else None
+        most = min(params.max_tokens, self.config.max_position_embeddings - len(tokens))
+        return Request(name, list(tokens), params, stop_ids, most, detokenizer)
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+            return prompt
+        if self.tokenizer is None:
+            raise UserError("prompt: this model has no tokenizer; pass token ids")
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else self.tokenizer.encode_chat(prompt)
+
+    def _eos_token_ids(self) -> frozenset[int]:
+        ids = set(self.config.eos_token_ids)
+        if self.tokenizer is not None and self.tokenizer.eos_token_id is not None:
+            ids.add(self.tokenizer.eos_token_id)
+        return frozenset(ids)
+
+    def _load_drafter(self, folder: Path) -> tuple[Decoder, DiffusionConfig]:
+        model, diffusion = load_model(folder, self.dtype, self.device)
+        if diffusion is None:
+            raise UserError(f"drafter {str(folder)!r}: config.json has no 'block_size'; this is a plain model, not a d3d drafter")
+        if model.config.vocab_size != self.config.vocab_size:
+            raise UserError(f"drafter: its vocabulary has {model.config.vocab_size} tokens, the target's {self.config.vocab_size}")
+        if diffusion.clean_attention != "causal" and self.plan.mode == "async":
+            raise UserError(f"mode: 'async' needs causal clean tokens; this drafter has {diffusion.clean_attention!r}; use mode='sync'")
+        return model, diffusion
+
+
+def sub_seed(seed: int, index: int) -> int:
+    """The seed of output `index` of n: far from its neighbours, the request's own for index 0."""
+    return (seed + index * 0x9E3779B97F4A7C15) % 2**64
+
+
+def _is_one_prompt(prompts: Prompt | list[Prompt]) -> bool:
+    return isinstance(prompts, str) or (isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int | dict))
+
+
+def _folders(target: str | Path | None, drafter: str | Path | None) -> tuple[Path, Path | None]:
+    if target is None:
+        if not EMBEDDED_PAIR.is_dir():
+            raise UserError("target: the embedded pair is not installed; pass target=")
+        folder, own_drafter = EMBEDDED_PAIR / "target", EMBEDDED_PAIR / "drafter"
+    else:
+        folder, own_drafter = Path(target), None
+    if drafter is None:
+        return folder, own_drafter
+    return folder, None if str(drafter) == "none" else Path(drafter)
+
+
+def _dtype(name: str | None) -> torch.dtype:
+    if name is not None and name not in DTYPES:
+        raise UserError(f"dtype: expected one of {', '.join(DTYPES)}, got {name!r}")
+    return DTYPES[name or "float32"]
+
+
+def _device(name: str, value: str) -> torch.device:
+    try:
+        device = torch.device(value)
+    except RuntimeError:
+        raise UserError(f"{name}: expected 'cpu' or 'cuda', got {value!r}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"{name}: {value!r} asked for, but no CUDA device is usable here; use device='cpu'")
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"{name}: expected 'cpu' or 'cuda', got {value!r}")
+    return device

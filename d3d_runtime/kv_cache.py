@@ -1,0 +1,101 @@
+"""A paged KV cache: one pool of pages a model, one list of pages a request.
+
+Slots are *logical* (row j of a request's own pages) until `Pages.physical` maps them into the pool. Page 0 is the dummy
+page: padding rows write there and padding page-table entries point there, so that no padded lane touches live memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import d3d_kernels as dk
+from d3d_runtime.models.config import ModelConfig
+
+DUMMY_PAGE = 0
+
+
+class KVCache:
+    """Keys and values side by side, [num_pages, page_size, 2 * H_kv, D] a layer: one write and one gather a layer."""
+
+    def __init__(self, config: ModelConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device):
+        shape = (num_pages, page_size, 2 * config.num_key_value_heads, config.head_dim)
+        self.page_size, self.dtype, self.device = page_size, dtype, device
+        self.pages = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
+        self.rows = [layer.flatten(0, 1) for layer in self.pages]
+        keys, values = zip(*(layer.chunk(2, dim=-2) for layer in self.pages))
+        self.layout = dk.KVLayout(keys=list(keys), values=list(values), order="NHD")
+        self.num_pages = num_pages
+        self._free = list(range(num_pages - 1, DUMMY_PAGE, -1))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def pages_for(self, num_rows: int) -> int:
+        return -(-num_rows // self.page_size)
+
+    def allocate(self, num_rows: int) -> list[int]:
+        """Pages for `num_rows` rows. The scheduler admits a request only while they are free."""
+        count = self.pages_for(num_rows)
+        assert count <= len(self._free), "the scheduler admitted a request beyond the pool"
+        return [self._free.pop() for _ in range(count)]
+
+    def release(self, pages: list[int]) -> None:
+        self._free.extend(reversed(pages))
+        pages.clear()
+
+    def table(self, requests_pages: list[list[int]], num_rows: int) -> Pages:
+        """The page tables of a batch, as wide as its longest request needs in this forward."""
+        width = self.pages_for(num_rows)
+        rows = [(pages + [DUMMY_PAGE] * width)[:width] for pages in requests_pages]
+        return Pages(torch.tensor(rows, dtype=torch.int64, device=self.device), self.page_size)
+
+
+@dataclass(frozen=True)
+class Pages:
+    """table [B, P] i64: the pages of each request, in order."""
+
+    table: Tensor
+    page_size: int
+
+    @property
+    def num_slots(self) -> int:
+        """Logical slots a request spans in this table."""
+        return self.table.shape[1] * self.page_size
+
+    def physical(self, logical: Tensor) -> Tensor:
+        """[B, M] i64 logical slots -> slots of the pool; below 0 -> below 0 (nothing is there)."""
+        inside = logical.clamp(min=0)
+        slots = self.table.gather(1, inside // self.page_size) * self.page_size + inside % self.page_size
+        return slots.where(logical >= 0, -1)
+
+
+def write_slots(slots: Tensor) -> Tensor:
+    """Slots to write to: what has none writes into the dummy page."""
+    return slots.clamp(min=DUMMY_PAGE)
+
+
+def first_slots_visible(limits: Tensor, num_slots: int) -> Tensor:
+    """limits [B, Q] i64 -> [B, Q, num_slots] bool: a row sees the logical slots below its limit."""
+    return torch.arange(num_slots, device=limits.device) < limits.unsqueeze(-1)
+
+
+def show_tree(visible: Tensor, first_row: int, first_slot: Tensor, seen: Tensor) -> None:
+    """Adds what rows see beyond the committed context, in place.
+
+    visible [B, Q, S] bool; seen [B, M, N] bool: row `first_row + i` sees the logical slot `first_slot[b] + j`.
+    """
+    rows, columns = seen.shape[1:]
+    slots = first_slot[:, None] + torch.arange(columns, device=seen.device)
+    part = visible[:, first_row : first_row + rows]
+    slots = slots[:, None].expand(-1, rows, -1)
+    part.scatter_(2, slots, seen | part.gather(2, slots))
+
+
+def unpack_mask_bits(mask_bits: Tensor, num_nodes: int) -> Tensor:
+    """[B, N, W] i32 of a DraftTree -> [B, N, N] bool: node i sees node j (itself and its ancestors)."""
+    shifts = torch.arange(32, dtype=torch.int32, device=mask_bits.device)
+    return ((mask_bits.unsqueeze(-1) >> shifts) & 1).bool().flatten(2)[..., :num_nodes]

@@ -1,0 +1,153 @@
+"""What a checkpoint's config.json says, reduced to what the compact decoder needs.
+
+Field names are Hugging Face's, so that a folder written here loads there and the other way round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from d3d_runtime.errors import UserError
+
+ARCHITECTURES = ("qwen3", "qwen2", "llama")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rope_theta: float = 10_000.0
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = True
+    model_type: str = "qwen3"
+    eos_token_id: int | tuple[int, ...] | None = None
+
+    @property
+    def qk_norm(self) -> bool:
+        return self.model_type == "qwen3"
+
+    @property
+    def qkv_bias(self) -> bool:
+        return self.model_type == "qwen2"
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        if self.eos_token_id is None:
+            return ()
+        return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else tuple(self.eos_token_id)
+
+    def parameters(self) -> int:
+        """Number of weights, embeddings counted once if tied."""
+        heads = self.num_attention_heads + 2 * self.num_key_value_heads
+        attention = self.hidden_size * self.head_dim * (heads + self.num_attention_heads)
+        layer = attention + 3 * self.hidden_size * self.intermediate_size
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        return self.num_hidden_layers * layer + embeddings
+
+
+@dataclass(frozen=True)
+class DiffusionConfig:
+    """How a drafter predicts a block: `{block_size, mask_token_id, logit_shift, clean_attention}`.
+
+    A block is the anchor (the root, clean) and ``block_size - 1`` masks. With *logit shift* slot j-1 predicts
+    token j, so the anchor itself predicts the first drafted token and L = block_size; without it L = block_size - 1.
+    """
+
+    block_size: int
+    mask_token_id: int
+    logit_shift: bool
+    clean_attention: str = "causal"
+
+    @property
+    def num_masks(self) -> int:
+        return self.block_size - 1
+
+    @property
+    def draft_length(self) -> int:
+        """L, the number of future positions one pass predicts."""
+        return self.block_size if self.logit_shift else self.block_size - 1
+
+
+def read_config(folder: Path) -> tuple[ModelConfig, DiffusionConfig | None]:
+    """Reads ``folder/config.json``; the second value is None for a plain autoregressive model.
+
+    Raises UserError in one line for a missing file, broken JSON, an unknown architecture or a missing key.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"model {str(folder)!r}: no config.json there; expected a Hugging Face model folder")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"model {str(folder)!r}: config.json is not valid JSON ({error})") from None
+    return _model_config(raw, folder), _diffusion_config(raw, folder)
+
+
+def write_config(folder: Path, model: ModelConfig, diffusion: DiffusionConfig | None = None) -> None:
+    raw = dataclasses.asdict(model)
+    raw["architectures"] = [{"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama"}[model.model_type] + "ForCausalLM"]
+    raw["hidden_act"] = "silu"
+    raw["attention_bias"] = False
+    if diffusion is not None:
+        raw |= dataclasses.asdict(diffusion)
+    (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
+
+
+def _require(raw: dict, key: str, folder: Path):
+    if raw.get(key) is None:
+        raise UserError(f"model {str(folder)!r}: config.json has no {key!r}")
+    return raw[key]
+
+
+def _model_config(raw: dict, folder: Path) -> ModelConfig:
+    model_type = _require(raw, "model_type", folder)
+    if model_type not in ARCHITECTURES:
+        raise UserError(f"model {str(folder)!r}: model_type {model_type!r} is not supported; expected one of {', '.join(ARCHITECTURES)}")
+    if raw.get("rope_scaling"):
+        raise UserError(f"model {str(folder)!r}: rope_scaling {raw['rope_scaling']!r} is not supported yet")
+    heads, hidden = _require(raw, "num_attention_heads", folder), _require(raw, "hidden_size", folder)
+    eos = raw.get("eos_token_id")
+    return ModelConfig(
+        vocab_size=_require(raw, "vocab_size", folder),
+        hidden_size=hidden,
+        intermediate_size=_require(raw, "intermediate_size", folder),
+        num_hidden_layers=_require(raw, "num_hidden_layers", folder),
+        num_attention_heads=heads,
+        num_key_value_heads=raw.get("num_key_value_heads") or heads,
+        head_dim=raw.get("head_dim") or hidden // heads,
+        max_position_embeddings=_require(raw, "max_position_embeddings", folder),
+        rope_theta=float(raw.get("rope_theta") or (raw.get("rope_parameters") or {}).get("rope_theta") or 10_000.0),
+        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        model_type=model_type,
+        eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
+    )
+
+
+def _diffusion_config(raw: dict, folder: Path) -> DiffusionConfig | None:
+    keys = ("block_size", "mask_token_id", "logit_shift")
+    present = [key for key in keys if raw.get(key) is not None]
+    if not present:
+        return None
+    missing = [key for key in keys if key not in present]
+    if missing:
+        raise UserError(f"drafter {str(folder)!r}: config.json has {present[0]!r} but no {missing[0]!r}; add it to the file")
+    clean = raw.get("clean_attention", "causal")
+    if clean not in ("causal", "block_causal"):
+        raise UserError(f"drafter {str(folder)!r}: clean_attention {clean!r}; expected 'causal' or 'block_causal'")
+    if not 2 <= raw["block_size"] <= 64:
+        raise UserError(f"drafter {str(folder)!r}: block_size {raw['block_size']}; expected 2 to 64")
+    if not 0 <= raw["mask_token_id"] < raw["vocab_size"]:
+        raise UserError(f"drafter {str(folder)!r}: mask_token_id {raw['mask_token_id']} is outside the vocabulary of {raw['vocab_size']}")
+    return DiffusionConfig(raw["block_size"], raw["mask_token_id"], bool(raw["logit_shift"]), clean)

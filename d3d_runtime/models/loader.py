@@ -1,0 +1,98 @@
+"""Hugging Face folders in and out: safetensors names on disk, fused QKV and gate/up in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from d3d_runtime.errors import UserError
+from d3d_runtime.models.config import DiffusionConfig, ModelConfig, read_config, write_config
+from d3d_runtime.models.decoder import Decoder
+
+# Fused parameter -> its parts on disk, stacked along dim 0.
+FUSED = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "out": ("self_attn.o_proj",),
+    "down": ("mlp.down_proj",),
+    "q_norm": ("self_attn.q_norm",),
+    "k_norm": ("self_attn.k_norm",),
+    "input_norm": ("input_layernorm",),
+    "mlp_norm": ("post_attention_layernorm",),
+}
+OUTER = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
+
+
+def disk_names(name: str) -> list[str]:
+    """'layers.3.qkv.weight' -> ['model.layers.3.self_attn.q_proj.weight', ...]"""
+    path, kind = name.rsplit(".", 1)
+    if path in OUTER:
+        return [f"{OUTER[path]}.{kind}"]
+    _, index, module = path.split(".")
+    return [f"model.layers.{index}.{part}.{kind}" for part in FUSED[module]]
+
+
+def load_model(folder: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> tuple[Decoder, DiffusionConfig | None]:
+    """Reads a model folder. Raises UserError in one line for what is missing, truncated or of another shape."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"model {str(folder)!r}: no such folder; expected a Hugging Face model folder")
+    config, diffusion = read_config(folder)
+    with torch.device("meta"):
+        model = Decoder(config)
+    stored = dict(_read_tensors(folder))
+    state = {}
+    for name, parameter in model.named_parameters():
+        missing = [part for part in disk_names(name) if part not in stored]
+        if missing:
+            raise UserError(f"model {str(folder)!r}: the weights have no tensor {missing[0]!r}")
+        tensor = torch.cat([stored.pop(part).to(dtype) for part in disk_names(name)])
+        if tensor.shape != parameter.shape:
+            raise UserError(
+                f"model {str(folder)!r}: {disk_names(name)[0]!r} gives {name!r} the shape {tuple(tensor.shape)}; "
+                f"config.json asks for {tuple(parameter.shape)}"
+            )
+        state[name] = tensor.to(device)
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(False).eval(), diffusion
+
+
+def save_model(model: Decoder, folder: Path, diffusion: DiffusionConfig | None = None, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Writes config.json and model.safetensors, the fused weights split again."""
+    from safetensors.torch import save_file
+
+    config: ModelConfig = model.config
+    query, key = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    sizes = {"qkv": (query, key, key), "gate_up": (config.intermediate_size,) * 2}
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        module = name.split(".")[-2]
+        parts = parameter.detach().to("cpu", dtype).split(sizes.get(module, (parameter.shape[0],)))
+        tensors |= {disk: part.contiguous() for disk, part in zip(disk_names(name), parts)}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_config(folder, config, diffusion)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    else:
+        files = ["model.safetensors"]
+    for file in files:
+        path = folder / file
+        if not path.is_file():
+            raise UserError(f"model {str(folder)!r}: the weights file {file!r} is missing")
+        try:
+            with safe_open(path, framework="pt") as tensors:
+                for name in tensors.keys():
+                    yield name, tensors.get_tensor(name)
+        except SafetensorError as error:
+            raise UserError(f"model {str(folder)!r}: {file!r} is not a whole safetensors file ({error})") from None

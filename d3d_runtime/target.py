@@ -1,0 +1,66 @@
+"""The target: what it computes for a round is the logits of a draft tree, the verdict, and the KV rows that stay.
+
+Logical slots of a request: its committed tokens at their positions, 0 .. n-2; then the tree, node i at n-1+i, so the
+root stands where it will stay. `rollback_kv` packs the accepted path behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import d3d_kernels as dk
+from d3d_runtime.batch import Batch
+from d3d_runtime.kv_cache import KVCache, first_slots_visible, show_tree, unpack_mask_bits, write_slots
+from d3d_runtime.models.attention import PagedAttention
+from d3d_runtime.models.decoder import Decoder
+from d3d_runtime.request import Request
+
+PREFILL_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The verdict on a batch of trees, with the logits it was read from ([B, N, V])."""
+
+    verdict: dk.Verdict
+    logits: Tensor
+
+
+class Target:
+    def __init__(self, model: Decoder, cache: KVCache):
+        self.model, self.cache = model, cache
+
+    def prefill(self, request: Request) -> None:
+        """Computes the KV of all tokens before the root."""
+        prefill(self.model, self.cache, request.target_pages, request.tokens[:-1], 0)
+
+    def verify(self, batch: Batch, tree: dk.DraftTree) -> Verification:
+        nodes = tree.token_ids.shape[1]
+        pages = self.cache.table([r.target_pages for r in batch.requests], batch.longest - 1 + nodes)
+        root = batch.root_positions
+        exists = torch.arange(nodes, device=batch.device) < tree.num_nodes[:, None]
+        slots = pages.physical((root[:, None] + torch.arange(nodes, device=batch.device)).where(exists, -1))
+
+        visible = first_slots_visible(root[:, None].expand(-1, nodes).where(exists, 1), pages.num_slots)
+        show_tree(visible, 0, root, unpack_mask_bits(tree.mask_bits, nodes))
+        attention = PagedAttention(self.cache, write_slots(slots), pages.table, visible)
+        hidden = self.model(tree.token_ids.clamp(min=0), root[:, None] + tree.depths, attention)
+        logits = self.model.logits(hidden)
+
+        verdict = dk.verify_tree(logits, tree, batch.sampling, root, penalties=batch.penalties)
+        dk.rollback_kv(self.cache.layout, slots, verdict)
+        return Verification(verdict, logits)
+
+
+def prefill(model: Decoder, cache: KVCache, request_pages: list[int], tokens: list[int], start: int) -> None:
+    """Writes the KV rows of `tokens`, which stand at positions `start` and on, in chunks."""
+    for begin in range(0, len(tokens), PREFILL_CHUNK):
+        chunk = tokens[begin : begin + PREFILL_CHUNK]
+        positions = torch.arange(start + begin, start + begin + len(chunk), device=cache.device)[None]
+        pages = cache.table([request_pages], start + begin + len(chunk))
+        visible = first_slots_visible(positions + 1, pages.num_slots)
+        attention = PagedAttention(cache, pages.physical(positions), pages.table, visible)
+        model(torch.tensor([chunk], device=cache.device), positions, attention)
