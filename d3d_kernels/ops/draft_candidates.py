@@ -34,7 +34,7 @@ def draft_candidates(
         k: K >= 1.
         sampling: parameters of B requests.
         positions: [R] i64, position of the *first* drafted token (root + 1); slot l is at positions[r] + l.
-        request_ids: [R] i32 in [0, B); None: R == B.
+        request_ids: [R] i32 in [0, B) (any other id: no candidates); None: R == B.
         penalties: of the same B requests; the committed tokens only.
         beta: sharpening of the sampled scores, > 0.
         mask_token_id: never a candidate (the drafter's mask token); -1: none.

@@ -30,15 +30,13 @@ def draft_candidates(
     scores: Tensor,
 ) -> None:
     rows, length, vocab = logits.shape
-    index = torch.arange(rows, device=logits.device) if request_ids is None else request_ids.long()
-    index = index.repeat_interleave(length)
-    row_positions = (positions[:, None] + torch.arange(length, device=logits.device)).flatten()
-    row_penalties = None if penalties is None else penalties.select(index)
+    requests = torch.arange(rows, device=logits.device) if request_ids is None else request_ids
     perturbed, tempered, greedy = read_rows(
         logits.reshape(rows * length, vocab),
-        sampling.select(index),
-        row_positions,
-        row_penalties,
+        sampling,
+        (positions[:, None] + torch.arange(length, device=logits.device)).flatten(),
+        requests.repeat_interleave(length),
+        penalties,
         mask_token_id,
     )
 

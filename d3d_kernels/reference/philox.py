@@ -39,8 +39,11 @@ def philox4x32(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple
 
 
 def uniform(words: Tensor) -> Tensor:
-    """u = min(fma(r, 2^-32, 2^-33), 1 - 2^-24) in fp32: strictly inside (0, 1). f64 holds the sum exactly."""
-    return (words.double() * 2.0**-32 + 2.0**-33).float().clamp(max=1.0 - 2.0**-24)
+    """u = min(fma(r, 2^-32, 2^-33), 1 - 2^-24), r and u in fp32: strictly inside (0, 1).
+
+    f64 holds the product and the sum exactly, so rounding once to fp32 is the fused multiply-add.
+    """
+    return (words.float().double() * 2.0**-32 + 2.0**-33).float().clamp(max=1.0 - 2.0**-24)
 
 
 def gumbel(u: Tensor) -> Tensor:

@@ -18,11 +18,7 @@ def sample(
     token_ids: Tensor,
     status: Tensor,
 ) -> None:
-    if request_ids is not None:
-        index = request_ids.long()
-        sampling = sampling.select(index)
-        penalties = None if penalties is None else penalties.select(index)
-    perturbed = read_rows(logits, sampling, positions, penalties).perturbed
+    perturbed = read_rows(logits, sampling, positions, request_ids, penalties).perturbed
     best, first = perturbed.max(1).values, perturbed.argmax(1)  # argmax: the lowest id among equals
     nothing = best == -torch.inf
     token_ids.copy_(torch.where(nothing, 0, first))

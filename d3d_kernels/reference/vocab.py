@@ -35,17 +35,26 @@ def read_rows(
     logits: Tensor,
     sampling: SamplingTensors,
     positions: Tensor,
+    request_ids: Tensor | None,
     penalties: Penalties | None,
     excluded_id: int = -1,
 ) -> Rows:
-    """logits[R,V], and one request's parameters and one position for each row."""
+    """logits[R,V] and positions[R]; row r belongs to request request_ids[r], or r.
+
+    A row of no request (an id outside [0, B)) reads as one without a finite logit.
+    """
     compute = torch.float64 if logits.dtype == torch.float64 else torch.float32
     rows = _bounded(logits.to(compute))
+    if request_ids is not None:
+        request = request_ids.long().clamp(0, sampling.batch - 1)
+        rows = torch.where((request == request_ids)[:, None], rows, -torch.inf)
+        sampling = sampling.select(request)
+        penalties = None if penalties is None else penalties.select(request)
     if 0 <= excluded_id < rows.shape[1]:
         rows[:, excluded_id] = -torch.inf
     if penalties is not None:
         rows = _bounded(_penalise(rows, penalties))
-    greedy = sampling.temperature < GREEDY_BELOW
+    greedy = ~(sampling.temperature >= GREEDY_BELOW)  # NaN is greedy
     temperature = torch.where(greedy, 1.0, sampling.temperature).to(compute)
     tempered = _bounded(rows / temperature[:, None])
     keep = greedy[:, None] | _filter(tempered, sampling)
@@ -110,8 +119,8 @@ def _filter(tempered: Tensor, sampling: SamplingTensors) -> Tensor:
     mass = torch.where(keep, (weight.double() * MASS_ONE).round().long(), 0)
     total = mass.sum(1, keepdim=True)
     limit = (sampling.top_p.double()[:, None] * total.double()).long()
-    keep &= (_mass_above(ordered, mass) < limit) | (sampling.top_p >= 1)[:, None]
-    keep &= (weight >= sampling.min_p[:, None]) | (sampling.min_p <= 0)[:, None]
+    keep &= (_mass_above(ordered, mass) < limit) | ~(sampling.top_p < 1)[:, None]
+    keep &= (weight >= sampling.min_p[:, None]) | ~(sampling.min_p > 0)[:, None]
     keep |= ordered == best
     return torch.zeros_like(keep).scatter_(1, order, keep)
 
