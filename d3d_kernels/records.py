@@ -76,6 +76,10 @@ class Record:
         """The sub-batch ``index`` (a slice, or an integer tensor with repetitions allowed)."""
         return type(self)(*(None if t is None else t[index] for t in self.tensors()))
 
+    def to(self, device: torch.device | str):
+        """The record on another device."""
+        return type(self)(*(None if t is None else t.to(device) for t in self.tensors()))
+
     @classmethod
     def allocate(cls, device: torch.device | str, *sizes: int):
         """Uninitialised tensors; sizes in the order of LETTERS."""

@@ -33,8 +33,8 @@ def sample(
             value.
         sampling: parameters of B requests.
         positions: [R] i64, absolute position of the token to be sampled.
-        request_ids: [R] i32 in [0, B), the request of each row (any other id: as a row without a finite logit);
-            None: row r belongs to request r, R == B.
+        request_ids: [R] i32 in [0, B), the request of each row (any other id: as a row without a finite
+            logit); None: row r belongs to request r, R == B.
         penalties: of the same B requests.
         status: [R] i32, written if given: NO_FINITE_LOGIT where a row has nothing to choose from.
         out: [R] i64, written and returned if given.

@@ -3,6 +3,8 @@
 At a node at position t the target's token is y(t + 1). If a child carries it, that child is accepted and the
 walk goes on from there; otherwise it is the bonus token. So the accepted path and the bonus are exactly the
 tokens that sampling one at a time would have given, whatever the tree proposed.
+
+All requests walk in step: one turn of the loop reads one row of each tree that is still being walked.
 """
 
 from __future__ import annotations
@@ -31,68 +33,62 @@ def verify_tree(
     bonus_ids: Tensor,
     status: Tensor,
 ) -> None:
+    batch, nodes = token_ids.shape
+    vocab, device = logits.shape[-1], logits.device
+    usable = _check_nodes(token_ids, parents, node_counts, vocab, status)
     accepted_nodes.fill_(-1)
     num_accepted.zero_()
     bonus_ids.fill_(-1)
-    status.zero_()
-    vocab = logits.shape[-1]
-    for b, count in enumerate(node_counts.tolist()):
-        count = min(count, token_ids.shape[1])
-        if count <= 0:
-            continue
-        rows = logits[b] if row_starts is None else logits
-        first_row = 0 if row_starts is None else int(row_starts[b])
-        nodes, flags = _usable_nodes(token_ids[b, :count].tolist(), parents[b, :count].tolist(), vocab)
-        request = slice(b, b + 1)
-        path, bonus = [], 0
-        node: int | None = 0
-        while node is not None:
-            row = first_row + node
-            if not 0 <= row < rows.shape[0]:
-                # Nothing can be said about what follows this node: the bonus is its own token, not accepted.
-                flags |= Status.BAD_TREE
-                break
-            path += [node] if node else []
-            bonus, row_flags = _target_token(
-                rows[row : row + 1],
-                sampling.select(request),
-                root_positions[request] + len(path) + 1,
-                _with_path(penalties, request, [nodes[i][1] for i in path]),
-            )
-            flags |= row_flags
-            node = next((i for i in range(node + 1, count) if nodes[i] == (node, bonus)), None)
-        accepted_nodes[b, : len(path)] = torch.tensor(path, dtype=torch.int32)
-        num_accepted[b] = len(path)
-        bonus_ids[b] = bonus
-        status[b] = int(flags)
+    bonus_ids[node_counts > 0] = 0
+
+    path_tokens = torch.full((batch, nodes), -1, device=device)
+    lane = (node_counts > 0).nonzero().squeeze(1)  # the trees that are still being walked, and
+    node = torch.zeros_like(lane)  # the node that each has reached
+    while len(lane):
+        if row_starts is None:
+            rows = logits[lane, node]
+        else:
+            # Nothing can be said about what follows a row that is missing: its node is not accepted, the node's
+            # own token stays the bonus.
+            index = row_starts[lane] + node
+            present = (index >= 0) & (index < logits.shape[0])
+            status[lane[~present]] |= int(Status.BAD_TREE)
+            lane, node, rows = lane[present], node[present], logits[index[present]]
+
+        moved = lane[node > 0]
+        accepted_nodes[moved, num_accepted[moved].long()] = node[node > 0].int()
+        path_tokens[moved, num_accepted[moved].long()] = token_ids[moved, node[node > 0]]
+        num_accepted[moved] += 1
+
+        token, flags = torch.empty_like(lane), torch.empty_like(lane, dtype=torch.int32)
+        position = root_positions[lane] + num_accepted[lane] + 1
+        seen = _with_path(penalties, lane, path_tokens)
+        sample(rows, sampling.select(lane), position, None, seen, token, flags)
+        bonus_ids[lane] = token
+        status[lane] |= flags
+
+        child = usable[lane] & (parents[lane] == node[:, None]) & (token_ids[lane] == token[:, None])
+        found = child.any(1)
+        lane, node = lane[found], child.int().argmax(1)[found]  # argmax: the lowest of duplicate siblings
 
 
-def _usable_nodes(tokens: list[int], parents: list[int], vocab: int) -> tuple[list[tuple[int, int]], Status]:
-    """(parent, token) of each node, (-1, -1) where it can never be accepted, and what is wrong with it."""
-    usable, flags = [(-1, -1)], Status.OK
-    for node in range(1, len(tokens)):
-        good_parent, good_token = 0 <= parents[node] < node, 0 <= tokens[node] < vocab
-        flags |= Status.OK if good_parent else Status.BAD_TREE
-        flags |= Status.OK if good_token else Status.BAD_TOKEN
-        usable.append((parents[node], tokens[node]) if good_parent and good_token else (-1, -1))
-    return usable, flags
+def _check_nodes(
+    token_ids: Tensor, parents: Tensor, node_counts: Tensor, vocab: int, status: Tensor
+) -> Tensor:
+    """Which nodes can be accepted at all [B,N]; what is wrong with the others goes to ``status``."""
+    index = torch.arange(token_ids.shape[1], device=token_ids.device)
+    drafted = (index > 0) & (index < node_counts[:, None])
+    bad_parent = drafted & ((parents < 0) | (parents >= index))
+    bad_token = drafted & ((token_ids < 0) | (token_ids >= vocab))
+    status.copy_(bad_parent.any(1) * int(Status.BAD_TREE) + bad_token.any(1) * int(Status.BAD_TOKEN))
+    return drafted & ~bad_parent & ~bad_token
 
 
-def _target_token(
-    row: Tensor, sampling: SamplingTensors, position: Tensor, penalties: Penalties | None
-) -> tuple[int, Status]:
-    token = torch.empty(1, dtype=torch.int64, device=row.device)
-    status = torch.empty(1, dtype=torch.int32, device=row.device)
-    sample(row, sampling, position, None, penalties, token, status)
-    return int(token), Status(int(status))
-
-
-def _with_path(penalties: Penalties | None, request: slice, path_tokens: list[int]) -> Penalties | None:
-    """The request's penalties as a node sees them: the tokens of its path count as output already."""
+def _with_path(penalties: Penalties | None, lane: Tensor, path_tokens: Tensor) -> Penalties | None:
+    """Penalties as each node sees them: the tokens of its path count as output already."""
     if penalties is None:
         return None
-    own = penalties.select(request)
-    path = torch.tensor([path_tokens], dtype=torch.int64, device=own.device)
+    own, path = penalties.select(lane), path_tokens[lane]
     return replace(
         own, output_ids=path if own.output_ids is None else torch.cat([own.output_ids, path], dim=1)
     )
