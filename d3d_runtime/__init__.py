@@ -1,7 +1,7 @@
 """D3D runtime: asynchronous speculative decoding with block-diffusion drafters, token-identical to plain decoding.
 
-    from d3d_runtime import Engine, SamplingParams
-    print(Engine().generate("...", SamplingParams(max_tokens=128))[0].text)
+from d3d_runtime import Engine, SamplingParams
+print(Engine().generate("...", SamplingParams(max_tokens=128))[0].text)
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from d3d_runtime.sampling_params import SamplingParams
 
 __all__ = ["Engine", "RequestOutput", "SamplingParams", "UserError"]
-_HOMES = {"Engine": "engine", "RequestOutput": "request", "SamplingParams": "sampling_params", "UserError": "errors"}
+_HOMES = {
+    "Engine": "engine",
+    "RequestOutput": "request",
+    "SamplingParams": "sampling_params",
+    "UserError": "errors",
+}
 
 
 def __getattr__(name: str):

@@ -14,7 +14,7 @@ from d3d_runtime.request import Request
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """B running requests, in the order they joined. Everything here follows from them; nothing is kept across rounds."""
+    """B running requests, in the order they joined. All here follows from them; nothing is kept across rounds."""
 
     requests: list[Request]
     device: torch.device
@@ -50,12 +50,16 @@ class Batch:
 
         f32, i32 = torch.float32, torch.int32
         return dk.SamplingTensors(
-            column("temperature", f32), column("top_k", i32), column("top_p", f32), column("min_p", f32), column("seed", torch.int64)
+            column("temperature", f32),
+            column("top_k", i32),
+            column("top_p", f32),
+            column("min_p", f32),
+            column("seed", torch.int64),
         )
 
     @cached_property
     def penalties(self) -> dk.Penalties | None:
-        """None if no request has any. Counts are of what is committed; verify_tree adds each node's ancestors itself."""
+        """None if no request has any. Counts what is committed; verify_tree adds each node's ancestors itself."""
         params = [request.params for request in self.requests]
         if not any(p.has_penalties for p in params):
             return None

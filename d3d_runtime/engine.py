@@ -107,7 +107,9 @@ class Engine:
     def close(self) -> None:
         self._round.close()
 
-    def generate(self, prompts: Prompt | list[Prompt], params: SamplingParams | list[SamplingParams] | None = None) -> list[RequestOutput]:
+    def generate(
+        self, prompts: Prompt | list[Prompt], params: SamplingParams | list[SamplingParams] | None = None
+    ) -> list[RequestOutput]:
         """Runs all prompts to their end; outputs in the order of the prompts (n > 1: n outputs a prompt, in a row)."""
         prompts = [prompts] if _is_one_prompt(prompts) else list(prompts)
         each = params if isinstance(params, list) else [params or SamplingParams()] * len(prompts)
@@ -174,7 +176,8 @@ class Engine:
         name = request_id if request_id is not None else str(next(self._ids))
         first = self._request(name, tokens, params, stop_ids)
         copies = [
-            self._request(f"{name}-{i}", tokens, replace(params, seed=sub_seed(first.seed, i)), stop_ids) for i in range(1, params.n)
+            self._request(f"{name}-{i}", tokens, replace(params, seed=sub_seed(first.seed, i)), stop_ids)
+            for i in range(1, params.n)
         ]
         return [first, *copies]
 
@@ -199,11 +202,18 @@ class Engine:
     def _load_drafter(self, folder: Path) -> tuple[Decoder, DiffusionConfig]:
         model, diffusion = load_model(folder, self.dtype, self.device)
         if diffusion is None:
-            raise UserError(f"drafter {str(folder)!r}: config.json has no 'block_size'; this is a plain model, not a d3d drafter")
+            raise UserError(
+                f"drafter {str(folder)!r}: config.json has no 'block_size'; this is a plain model, not a d3d drafter"
+            )
         if model.config.vocab_size != self.config.vocab_size:
-            raise UserError(f"drafter: its vocabulary has {model.config.vocab_size} tokens, the target's {self.config.vocab_size}")
+            raise UserError(
+                f"drafter: its vocabulary has {model.config.vocab_size} tokens, the target's {self.config.vocab_size}"
+            )
         if diffusion.clean_attention != "causal" and self.plan.mode == "async":
-            raise UserError(f"mode: 'async' needs causal clean tokens; this drafter has {diffusion.clean_attention!r}; use mode='sync'")
+            raise UserError(
+                f"mode: 'async' needs causal clean tokens; this drafter has {diffusion.clean_attention!r}; "
+                "use mode='sync'"
+            )
         return model, diffusion
 
 
@@ -213,7 +223,9 @@ def sub_seed(seed: int, index: int) -> int:
 
 
 def _is_one_prompt(prompts: Prompt | list[Prompt]) -> bool:
-    return isinstance(prompts, str) or (isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int | dict))
+    return isinstance(prompts, str) or (
+        isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int | dict)
+    )
 
 
 def _folders(target: str | Path | None, drafter: str | Path | None) -> tuple[Path, Path | None]:

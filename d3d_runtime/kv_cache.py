@@ -76,26 +76,3 @@ class Pages:
 def write_slots(slots: Tensor) -> Tensor:
     """Slots to write to: what has none writes into the dummy page."""
     return slots.clamp(min=DUMMY_PAGE)
-
-
-def first_slots_visible(limits: Tensor, num_slots: int) -> Tensor:
-    """limits [B, Q] i64 -> [B, Q, num_slots] bool: a row sees the logical slots below its limit."""
-    return torch.arange(num_slots, device=limits.device) < limits.unsqueeze(-1)
-
-
-def show_tree(visible: Tensor, first_row: int, first_slot: Tensor, seen: Tensor) -> None:
-    """Adds what rows see beyond the committed context, in place.
-
-    visible [B, Q, S] bool; seen [B, M, N] bool: row `first_row + i` sees the logical slot `first_slot[b] + j`.
-    """
-    rows, columns = seen.shape[1:]
-    slots = first_slot[:, None] + torch.arange(columns, device=seen.device)
-    part = visible[:, first_row : first_row + rows]
-    slots = slots[:, None].expand(-1, rows, -1)
-    part.scatter_(2, slots, seen | part.gather(2, slots))
-
-
-def unpack_mask_bits(mask_bits: Tensor, num_nodes: int) -> Tensor:
-    """[B, N, W] i32 of a DraftTree -> [B, N, N] bool: node i sees node j (itself and its ancestors)."""
-    shifts = torch.arange(32, dtype=torch.int32, device=mask_bits.device)
-    return ((mask_bits.unsqueeze(-1) >> shifts) & 1).bool().flatten(2)[..., :num_nodes]

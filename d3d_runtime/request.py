@@ -23,7 +23,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """What a finished request returns; while it streams, `finish_reason` is None and `text`, `token_ids` are the increment."""
+    """What a request returns. While it streams, `finish_reason` is None and `text`, `token_ids` are the increment."""
 
     request_id: str
     text: str | None
@@ -87,11 +87,15 @@ class Request:
         """The whole result. Text holds no special tokens and ends before a stop string."""
         text = self.detokenizer.finish() if self.detokenizer is not None else None
         logprobs = self.logprobs if self.params.logprobs is not None else None
-        return RequestOutput(self.request_id, text, self.output_ids, self.finish_reason, self.seed, logprobs, self.metrics)
+        return RequestOutput(
+            self.request_id, text, self.output_ids, self.finish_reason, self.seed, logprobs, self.metrics
+        )
 
     def increment(self) -> RequestOutput:
         """What is new since the last increment; text that may still become a stop string is held back."""
         begin, self.streamed = self.prompt_length + self.streamed, len(self.tokens) - self.prompt_length
         text = self.detokenizer.take(flush=self.finished) if self.detokenizer is not None else None
         logprobs = self.logprobs[begin - self.prompt_length :] if self.params.logprobs is not None else None
-        return RequestOutput(self.request_id, text, self.tokens[begin:], self.finish_reason, self.seed, logprobs, self.metrics)
+        return RequestOutput(
+            self.request_id, text, self.tokens[begin:], self.finish_reason, self.seed, logprobs, self.metrics
+        )

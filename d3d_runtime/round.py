@@ -6,7 +6,7 @@
     SELECT   the outcome that came true: its block is the next draft, for free
     COMMIT   tokens to requests, cut at the first stop condition
 
-`autoregressive` has no draft and a tree of the root alone, `sync` no outcomes. Nothing is read by the host before COMMIT.
+`autoregressive` has no draft and a tree of the root alone, `sync` no outcomes. The host reads nothing before COMMIT.
 """
 
 from __future__ import annotations
@@ -79,7 +79,11 @@ class Round:
         token_ids, scores = (torch.stack(column) for column in zip(*(request.draft for request in batch.requests)))
         candidates = dk.Candidates(token_ids, scores, scores)
         return dk.build_tree(
-            batch.root_ids, candidates, num_nodes=self.plan.num_nodes, num_outcomes=self.plan.num_outcomes, stop_ids=batch.stop_ids
+            batch.root_ids,
+            candidates,
+            num_nodes=self.plan.num_nodes,
+            num_outcomes=self.plan.num_outcomes,
+            stop_ids=batch.stop_ids,
         )
 
     def _verify_and_draft_ahead(
@@ -110,7 +114,9 @@ class Round:
             kept.append(count)
             if request.params.logprobs is not None:
                 rows = [0] + verdict.accepted_nodes[b, : count - 1].tolist()
-                request.logprobs += token_logprobs(verification.logits[b, rows], request.tokens[length:], request.params.logprobs)
+                request.logprobs += token_logprobs(
+                    verification.logits[b, rows], request.tokens[length:], request.params.logprobs
+                )
             request.draft = None
             if hits is not None:
                 hit = hits[b] >= 0

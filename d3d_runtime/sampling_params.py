@@ -40,7 +40,11 @@ class SamplingParams:
             object.__setattr__(self, "stop", [self.stop])
         self._expect("max_tokens", isinstance(self.max_tokens, int) and self.max_tokens >= 1, "at least 1")
         self._expect("temperature", _finite(self.temperature) and self.temperature >= 0, "a finite number, at least 0")
-        self._expect("top_k", isinstance(self.top_k, int) and -1 <= self.top_k < 2**31, "an integer; 0 or -1 turns it off")
+        self._expect(
+            "top_k",
+            isinstance(self.top_k, int) and -1 <= self.top_k < 2**31,
+            "an integer; 0 or -1 turns it off",
+        )
         self._expect("top_p", _finite(self.top_p) and 0 < self.top_p <= 1, "above 0, at most 1; 1 turns it off")
         self._expect("min_p", _finite(self.min_p) and 0 <= self.min_p <= 1, "0 to 1; 0 turns it off")
         seed_fits = self.seed is None or (isinstance(self.seed, int) and -(2**63) <= self.seed < 2**64)

@@ -33,7 +33,8 @@ class Scheduler:
         for cache, rows in zip(pools, needs):
             if cache.pages_for(rows) > cache.num_pages - 1:
                 raise UserError(
-                    f"prompt: {request.prompt_length} tokens with max_tokens {request.max_tokens} need {cache.pages_for(rows)} pages; "
+                    f"prompt: {request.prompt_length} tokens with max_tokens {request.max_tokens} need "
+                    f"{cache.pages_for(rows)} pages; "
                     f"the KV cache has {cache.num_pages - 1}; lower max_tokens or raise num_pages"
                 )
         self.waiting.append(request)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 import d3d_kernels as dk
 from d3d_runtime.batch import Batch
-from d3d_runtime.kv_cache import KVCache, first_slots_visible, show_tree, unpack_mask_bits, write_slots
-from d3d_runtime.models.attention import PagedAttention
+from d3d_runtime.kv_cache import KVCache, write_slots
 from d3d_runtime.models.decoder import Decoder
+from d3d_runtime.paged_attention import PagedAttention, first_slots_visible, show_tree, unpack_mask_bits
 from d3d_runtime.request import Request
 
 PREFILL_CHUNK = 256

@@ -17,10 +17,10 @@ from torch import Tensor
 
 import d3d_kernels as dk
 from d3d_runtime.batch import Batch
-from d3d_runtime.kv_cache import KVCache, first_slots_visible, show_tree, unpack_mask_bits, write_slots
-from d3d_runtime.models.attention import PagedAttention
+from d3d_runtime.kv_cache import KVCache, write_slots
 from d3d_runtime.models.config import DiffusionConfig
 from d3d_runtime.models.decoder import Decoder
+from d3d_runtime.paged_attention import PagedAttention, first_slots_visible, show_tree, unpack_mask_bits
 from d3d_runtime.request import Request
 from d3d_runtime.target import prefill
 
@@ -87,7 +87,13 @@ class DiffusionDrafter:
 
         visible = first_slots_visible((root[:, None] + 1).expand(-1, rows), pages.num_slots)
         path = unpack_mask_bits(tree.mask_bits, nodes)
-        on_path = torch.cat((path[:, 1:], path.gather(1, parent[:, :, None].expand(-1, -1, nodes)).repeat_interleave(block, dim=1)), dim=1)
+        on_path = torch.cat(
+            (
+                path[:, 1:],
+                path.gather(1, parent[:, :, None].expand(-1, -1, nodes)).repeat_interleave(block, dim=1),
+            ),
+            dim=1,
+        )
         show_tree(visible, 0, root, on_path)
         show_tree(visible, first, root + nodes, self._own_branch(branches, device).expand(size, -1, -1))
         attention = PagedAttention(self.cache, write_slots(slots), pages.table, visible)
@@ -98,7 +104,7 @@ class DiffusionDrafter:
         return self._candidates(predicting, batch, (root[:, None] + anchor_depth).flatten() + 1, request_ids)
 
     def keep(self, batch: Batch, tree: dk.DraftTree, outcomes: dk.Outcomes, verdict: dk.Verdict, index: Tensor) -> None:
-        """Packs the rows of the accepted path behind the root, then the chosen branch's g (index [B] i32, -1 = miss)."""
+        """Packs the rows of the accepted path behind the root, then the hit branch's g (index [B] i32, -1 = miss)."""
         block, root, nodes = self.diffusion.block_size, batch.root_positions, tree.token_ids.shape[1]
         accepted, hit = verdict.accepted_nodes.long(), index >= 0
         branch = root + nodes + index.clamp(min=0) * block

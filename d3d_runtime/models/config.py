@@ -113,7 +113,10 @@ def _require(raw: dict, key: str, folder: Path):
 def _model_config(raw: dict, folder: Path) -> ModelConfig:
     model_type = _require(raw, "model_type", folder)
     if model_type not in ARCHITECTURES:
-        raise UserError(f"model {str(folder)!r}: model_type {model_type!r} is not supported; expected one of {', '.join(ARCHITECTURES)}")
+        raise UserError(
+            f"model {str(folder)!r}: model_type {model_type!r} is not supported; "
+            f"expected one of {', '.join(ARCHITECTURES)}"
+        )
     if raw.get("rope_scaling"):
         raise UserError(f"model {str(folder)!r}: rope_scaling {raw['rope_scaling']!r} is not supported yet")
     heads, hidden = _require(raw, "num_attention_heads", folder), _require(raw, "hidden_size", folder)
@@ -142,12 +145,17 @@ def _diffusion_config(raw: dict, folder: Path) -> DiffusionConfig | None:
         return None
     missing = [key for key in keys if key not in present]
     if missing:
-        raise UserError(f"drafter {str(folder)!r}: config.json has {present[0]!r} but no {missing[0]!r}; add it to the file")
+        raise UserError(
+            f"drafter {str(folder)!r}: config.json has {present[0]!r} but no {missing[0]!r}; add it to the file"
+        )
     clean = raw.get("clean_attention", "causal")
     if clean not in ("causal", "block_causal"):
         raise UserError(f"drafter {str(folder)!r}: clean_attention {clean!r}; expected 'causal' or 'block_causal'")
     if not 2 <= raw["block_size"] <= 64:
         raise UserError(f"drafter {str(folder)!r}: block_size {raw['block_size']}; expected 2 to 64")
     if not 0 <= raw["mask_token_id"] < raw["vocab_size"]:
-        raise UserError(f"drafter {str(folder)!r}: mask_token_id {raw['mask_token_id']} is outside the vocabulary of {raw['vocab_size']}")
+        raise UserError(
+            f"drafter {str(folder)!r}: mask_token_id {raw['mask_token_id']} is outside "
+            f"the vocabulary of {raw['vocab_size']}"
+        )
     return DiffusionConfig(raw["block_size"], raw["mask_token_id"], bool(raw["logit_shift"]), clean)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from d3d_runtime.models.config import ModelConfig
 
+BEYOND = 256  # positions behind the limit: drafts may reach there, tokens are cut before
+
 
 class Attend(Protocol):
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -27,7 +29,14 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return normalise(x, self.eps) * self.weight
+
+
+def normalise(x: Tensor, eps: float) -> Tensor:
+    """x / rms(x), in float32 at least. Written out: F.rms_norm takes twice the calls on a CPU, and calls are what a
+    small model's forward is made of."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
 class Layer(nn.Module):
@@ -36,7 +45,11 @@ class Layer(nn.Module):
     def __init__(self, config: ModelConfig, index: int):
         super().__init__()
         self.index = index
-        self.heads, self.kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        self.heads, self.kv_heads, self.head_dim = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
         qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
         self.input_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.qkv = nn.Linear(config.hidden_size, qkv, bias=config.qkv_bias)
@@ -49,20 +62,23 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         qkv = self.qkv(self.input_norm(x)).unflatten(-1, (-1, self.head_dim))
-        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=-2)
+        qk, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=-2)
         if self.q_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, rotation), rotate(k, rotation)
+            weights = self.q_norm.weight.expand(self.heads, -1), self.k_norm.weight.expand(self.kv_heads, -1)
+            qk = normalise(qk, self.q_norm.eps) * torch.cat(weights)
+        q, k = rotate(qk, rotation).split((self.heads, self.kv_heads), dim=-2)
         x = x + self.out(attend(self.index, q, k, v).flatten(-2))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE in the half-split layout of Llama and Qwen. x [B, Q, H, D], cos and sin [B, Q, 1, D]."""
+    """RoPE in the half-split layout of Llama and Qwen. x [B, Q, H, D], cos and sin [B, Q, 1, D].
+
+    (low, high) -> (low cos - high sin, high cos + low sin): x rolled by half, against a sine with its first half negated.
+    """
     cos, sin = rotation
-    low, high = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-high, low), dim=-1) * sin
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
 class Decoder(nn.Module):
@@ -76,7 +92,7 @@ class Decoder(nn.Module):
         self._angles: tuple[Tensor, Tensor] | None = None
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """token_ids, positions [B, Q] -> final hidden states [B, Q, hidden], normalised. `logits` turns rows into [.., V]."""
+        """token_ids, positions [B, Q] -> final hidden states [B, Q, hidden], normalised, for `logits`."""
         x = self.embed(token_ids)
         cos, sin = self._rotation_table(x)
         rotation = cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
@@ -88,11 +104,14 @@ class Decoder(nn.Module):
         return F.linear(hidden, self.embed.weight if self.head is None else self.head.weight)
 
     def _rotation_table(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """cos, sin [max_position, D]: angles in float64, rounded once to the dtype of the model."""
+        """cos, sin [positions, D]: angles in float64, rounded once to the model's dtype; sin's first half negated."""
         if self._angles is None or self._angles[0].dtype != like.dtype or self._angles[0].device != like.device:
             config = self.config
-            frequencies = config.rope_theta ** -(torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
-            angles = torch.arange(config.max_position_embeddings, dtype=torch.float64)[:, None] * frequencies
-            angles = torch.cat((angles, angles), dim=-1)
-            self._angles = (angles.cos().to(like.device, like.dtype), angles.sin().to(like.device, like.dtype))
+            frequencies = config.rope_theta ** -(
+                torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+            )
+            positions = torch.arange(config.max_position_embeddings + BEYOND, dtype=torch.float64)
+            angles = positions[:, None] * frequencies
+            cos, sin = torch.cat((angles, angles), -1).cos(), torch.cat((-angles, angles), -1).sin()
+            self._angles = (cos.to(like.device, like.dtype), sin.to(like.device, like.dtype))
         return self._angles

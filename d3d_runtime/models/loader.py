@@ -36,7 +36,9 @@ def disk_names(name: str) -> list[str]:
     return [f"model.layers.{index}.{part}.{kind}" for part in FUSED[module]]
 
 
-def load_model(folder: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> tuple[Decoder, DiffusionConfig | None]:
+def load_model(
+    folder: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> tuple[Decoder, DiffusionConfig | None]:
     """Reads a model folder. Raises UserError in one line for what is missing, truncated or of another shape."""
     folder = Path(folder)
     if not folder.is_dir():
@@ -61,7 +63,12 @@ def load_model(folder: str | Path, dtype: torch.dtype, device: torch.device | st
     return model.requires_grad_(False).eval(), diffusion
 
 
-def save_model(model: Decoder, folder: Path, diffusion: DiffusionConfig | None = None, dtype: torch.dtype = torch.bfloat16) -> None:
+def save_model(
+    model: Decoder,
+    folder: Path,
+    diffusion: DiffusionConfig | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+) -> None:
     """Writes config.json and model.safetensors, the fused weights split again."""
     from safetensors.torch import save_file
 

@@ -40,13 +40,18 @@ def collate(pairs: list[tuple[list[int], list[int]]]) -> Batch:
 def problem_pairs(tokenizer: Tokenizer, seed: int, count: int, drills: float) -> list[tuple[list[int], list[int]]]:
     eos = tokenizer.eos_token_id
     return [
-        (tokenizer.encode_chat([{"role": "user", "content": p.question}]), tokenizer.encode(p.solution) + [eos])
+        (
+            tokenizer.encode_chat([{"role": "user", "content": p.question}]),
+            tokenizer.encode(p.solution) + [eos],
+        )
         for p in generate(seed, count, "train", drills)
     ]
 
 
-def problem_batches(tokenizer: Tokenizer, seed: int, start_step: int, batch_size: int, drills: float) -> Iterator[Batch]:
-    """An endless stream from `start_step` on. Drills thin out: all their share in the first chunk, a fifth of it late."""
+def problem_batches(
+    tokenizer: Tokenizer, seed: int, start_step: int, batch_size: int, drills: float
+) -> Iterator[Batch]:
+    """An endless stream from `start_step` on. Drills thin out: their full share at first, a fifth of it late."""
     step = start_step
     while True:
         chunk = step // CHUNK

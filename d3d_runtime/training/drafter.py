@@ -66,7 +66,14 @@ def block_rows(batch: Batch, anchors: Tensor, diffusion: DiffusionConfig) -> tup
 
 
 def drafter_loss(
-    drafter: Decoder, target: Decoder, batch: Batch, anchors: Tensor, diffusion: DiffusionConfig, *, gamma: float, distill: float
+    drafter: Decoder,
+    target: Decoder,
+    batch: Batch,
+    anchors: Tensor,
+    diffusion: DiffusionConfig,
+    *,
+    gamma: float,
+    distill: float,
 ) -> Tensor:
     """Position-decayed loss of every slot of every block: (1 - distill) CE with the text + distill CE with p.
 

@@ -53,12 +53,17 @@ def train(
 ) -> list[dict[str, float]]:
     """Trains `model` in place, from `checkpoint` on if it exists; returns the history (a dict each logged step).
 
-    Resumable: weights, optimiser states, step, elapsed time and history are in the checkpoint, data follow from the step.
+    Resumable: weights, optimiser states, step, time and history are in the checkpoint, data follow from the step.
     """
     optims = optimisers(model)
     step, elapsed, history = _load(checkpoint, model, optims)
     batches, began, running = batches_from(step), time.monotonic() - elapsed, None
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns) as bar:
         task = bar.add_task(checkpoint.stem, total=1.0, status="")
         progress = max(step / schedule.steps, elapsed / 60 / schedule.minutes)

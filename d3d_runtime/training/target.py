@@ -49,7 +49,16 @@ def target_loss(model: Decoder, batch: Batch) -> Tensor:
     return F.cross_entropy(model.logits(hidden[wanted]), batch.token_ids[:, 1:][wanted])
 
 
-def train_target(folder: Path, *, steps: int, minutes: float, batch_size: int, learning_rate: float, drills: float, seed: int) -> None:
+def train_target(
+    folder: Path,
+    *,
+    steps: int,
+    minutes: float,
+    batch_size: int,
+    learning_rate: float,
+    drills: float,
+    seed: int,
+) -> None:
     """Trains, or goes on from `folder/target.pt`, and writes a Hugging Face folder with the loss curve."""
     if not Tokenizer.exists(folder):
         texts = (p.question + " " + p.solution for p in generate(seed, 20_000, "train", drills=0.1))

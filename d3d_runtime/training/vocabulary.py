@@ -11,7 +11,13 @@ SPECIAL_TOKENS = (EOS, MASK, USER, ASSISTANT)  # ids 0 to 3
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
-    "{% if message.role == 'assistant' %}" + ASSISTANT + "{{ message.content }}" + EOS + "{% else %}" + USER + "{{ message.content }}"
+    "{% if message.role == 'assistant' %}"
+    + ASSISTANT
+    + "{{ message.content }}"
+    + EOS
+    + "{% else %}"
+    + USER
+    + "{{ message.content }}"
     "{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
 )
@@ -40,5 +46,10 @@ def train_vocabulary(texts: Iterable[str], vocab_size: int, folder: Path) -> Non
     tokenizer.train_from_iterator(texts, trainer)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": EOS, "mask_token": MASK, "chat_template": CHAT_TEMPLATE, "tokenizer_class": "PreTrainedTokenizerFast"}
+    config = {
+        "eos_token": EOS,
+        "mask_token": MASK,
+        "chat_template": CHAT_TEMPLATE,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
