@@ -1,7 +1,7 @@
 """The `d3d` command, one module a command; none of them imports torch before it runs.
 
-A command returns its exit code, None for 0. What a user can mend is a UserError: one line on stderr, exit code 2.
-Output goes to stdout, everything said about it to stderr, so that a pipe carries the output alone.
+A command returns its exit code, None for 0. What a user can mend is a UserError: one line on stderr,
+exit code 2. Output goes to stdout, everything said about it to stderr: a pipe carries the output alone.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import warnings
 
 import click
 
-from d3d_runtime.cli.bench import bench
-from d3d_runtime.cli.doctor import doctor
-from d3d_runtime.cli.generate import generate
-from d3d_runtime.cli.train import train
+from d3d_runtime.cli import bench, doctor, generate, train
+from d3d_runtime.cli.console import notes
 from d3d_runtime.errors import UserError
 
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
@@ -37,19 +35,19 @@ def app() -> None:
     """
 
 
-for command in (generate, bench, train, doctor):
-    app.add_command(command)
+for module in (generate, bench, train, doctor):
+    app.add_command(module.command)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits; the console script `d3d`."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    warnings.showwarning = _show_warning
     sys.exit(run(arguments, debug="--debug" in arguments))
 
 
 def run(arguments: list[str], debug: bool) -> int:
     """The exit code of one command line."""
-    warnings.showwarning = _show_warning
     try:
         code = app.main(args=arguments, prog_name="d3d", standalone_mode=False)
         sys.stdout.flush()
@@ -57,14 +55,18 @@ def run(arguments: list[str], debug: bool) -> int:
     except click.exceptions.NoArgsIsHelpError as help_wanted:
         click.echo(help_wanted.format_message())
         return USER_ERROR
-    except BrokenPipeError:  # `d3d ... | head`: the reader has what it wanted
+    except BrokenPipeError:  # `d3d ... | head`: the reader has what it wanted; say nothing, as rich does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+        return FAILED
     except (KeyboardInterrupt, click.Abort):
         click.echo("d3d: interrupted", err=True)
         return INTERRUPTED
     except (UserError, click.ClickException) as error:
-        return _fail(error.format_message() if isinstance(error, click.ClickException) else str(error), debug, USER_ERROR)
+        return _fail(
+            error.format_message() if isinstance(error, click.ClickException) else str(error),
+            debug,
+            USER_ERROR,
+        )
     except Exception as error:
         said = f"internal error, {type(error).__name__}: {error}; --debug shows where"
         return _fail(said, debug, FAILED)
@@ -78,4 +80,4 @@ def _fail(message: str, debug: bool, code: int) -> int:
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    click.echo(f"d3d: warning: {message}", err=True)
+    notes().print(f"d3d: warning: {message}")

@@ -1,7 +1,7 @@
 """`--show-blocks`: which tokens came from a draft, and which the target had to add itself.
 
-A round emits the accepted part of a draft and one bonus token, so an increment of the stream is one round: all tokens
-but its last were drafted. The draft was made after a miss if the round before it counted one.
+A round emits the accepted part of a draft and one bonus token, so an increment of the stream is one round:
+all its tokens but the last were drafted. The draft was made after a miss if the round before it counted one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 ACCEPTED, AFTER_MISS, BONUS = "green", "magenta", "bold yellow"
 LEGEND = {
     "sync": ((ACCEPTED, "accepted in a block"), (BONUS, "bonus, the target's own")),
-    "async": ((ACCEPTED, "accepted in a block"), (AFTER_MISS, "accepted, drafted after a miss"), (BONUS, "bonus, the target's own")),
+    "async": (
+        (ACCEPTED, "accepted in a block"),
+        (AFTER_MISS, "accepted, drafted after a miss"),
+        (BONUS, "bonus, the target's own"),
+    ),
 }
 
 

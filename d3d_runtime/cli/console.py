@@ -1,9 +1,10 @@
-"""Where the command line writes: stdout for output, stderr for what is said about it; colour and spinners on terminals only."""
+"""Output goes to stdout, what is said about it to stderr; colour and spinners to terminals only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def notes() -> Console:
     return _console(stderr=True)
 
 
+@cache  # one each, so that a spinner knows of the lines printed while it turns
 def _console(stderr: bool) -> Console:
     from rich.console import Console
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from d3d_runtime.cli.console import notes, output, waiting
-from d3d_runtime.cli.options import MODES, debug_option, engine_options, open_engine, sampling_options, sampling_params
+from d3d_runtime.cli.options import (
+    MODES,
+    debug_option,
+    engine_options,
+    open_engine,
+    sampling_options,
+    sampling_params,
+)
 from d3d_runtime.cli.prompts import Prompt, read_prompts
 from d3d_runtime.errors import UserError
 
@@ -32,25 +39,26 @@ The text goes to stdout, everything said about it to stderr. A .jsonl prompt fil
 line: "text", [token ids], [{"role": ..., "content": ...}], or an object with "prompt" or "messages"."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Answer:
-    """One output as far as it came, and the seconds the engine took for it."""
+    """What a request returned, as far as it came, and the seconds the engine took for it."""
 
-    text: str | None
-    token_ids: list[int]
-    finish_reason: str | None
+    output: RequestOutput
     seconds: float
-    output: RequestOutput | None  # the last record of the engine: seed, metrics, logprobs
 
     @property
     def tokens_per_second(self) -> float:
-        return len(self.token_ids) / self.seconds if self.seconds else 0.0
+        return len(self.output.token_ids) / self.seconds
 
 
-@click.command(epilog=EPILOG)
+@click.command("generate", epilog=EPILOG, short_help="Answer a prompt, or a held-out word problem.")
 @click.argument("prompt", required=False)
-@click.option("--prompt-file", metavar="FILE", help="Read the prompt from a file; several from a .jsonl file.")
-@click.option("--problem", type=int, metavar="NUMBER", help="Which held-out problem.  [default: a random one]")
+@click.option(
+    "--prompt-file", metavar="FILE", help="Read the prompt from a file; several from a .jsonl file."
+)
+@click.option(
+    "--problem", type=int, metavar="NUMBER", help="Which held-out problem.  [default: a random one]"
+)
 @click.option("--raw", is_flag=True, help="Do not wrap the prompt in the model's chat template.")
 @click.option("--token-ids", is_flag=True, help="The prompt is token ids, such as '12 7 1024'.")
 @click.option("--mode", type=click.Choice(MODES), default="auto", show_default=True)
@@ -61,7 +69,7 @@ class Answer:
 @click.option("--compare", is_flag=True, help="Also decode plainly, and print the speed-up.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a request.")
 @debug_option
-def generate(**flags: Any) -> int | None:
+def command(**flags: Any) -> int | None:
     """Answer PROMPT ('-': stdin); without one, a held-out word problem."""
     params = sampling_params(flags)
     prompts = read_prompts(flags["prompt"], flags["prompt_file"], flags["problem"], flags["token_ids"])
@@ -88,8 +96,10 @@ def _answer_one(engine: Engine, prompt: Prompt, params: SamplingParams, flags: d
     answer = stream_answer(engine, content, params, show)
     if not flags["as_json"]:
         output().print()
-    report = _describe(prompt, answer, engine)
-    if plain is not None and answer.finish_reason != INTERRUPTED:
+    report = _describe(prompt, answer.output, engine)
+    report |= {"seconds": answer.seconds, "tokens_per_second": answer.tokens_per_second}
+    interrupted = answer.output.finish_reason == INTERRUPTED
+    if plain is not None and not interrupted:
         report["compare"] = _compare(plain, content, replace(params, seed=answer.output.seed), answer)
     if flags["as_json"]:
         click.echo(json.dumps(report, ensure_ascii=False))
@@ -97,28 +107,36 @@ def _answer_one(engine: Engine, prompt: Prompt, params: SamplingParams, flags: d
         if flags["show_blocks"]:
             notes().print(_legend(engine.mode))
         _closing_lines(report, params)
-    return 130 if answer.finish_reason == INTERRUPTED else None
+    return 130 if interrupted else None
 
 
-def stream_answer(engine: Engine, content: Any, params: SamplingParams, show: Callable[[RequestOutput], None] | None) -> Answer:
+def stream_answer(
+    engine: Engine, content: Any, params: SamplingParams, show: Callable[[RequestOutput], None] | None
+) -> Answer:
     """Streams one request; Ctrl-C ends it with what it has. Only time inside the engine counts."""
-    answer = Answer("" if engine.tokenizer is not None else None, [], None, 0.0, None)
+    increments, total = [], 0.0
+    reason = None
     stream = engine.stream(content, params)
     try:
         for increment, seconds in _timed(stream):
-            answer.seconds += seconds
-            answer.token_ids += increment.token_ids
-            answer.finish_reason, answer.output = increment.finish_reason, increment
-            if answer.text is not None:
-                answer.text += increment.text
+            increments.append(increment)
+            total += seconds
             if show is not None:
                 show(increment)
     except KeyboardInterrupt:
         stream.close()
-        if answer.output is None:
+        if not increments:
             raise
-        answer.finish_reason = INTERRUPTED
-    return answer
+        reason = INTERRUPTED
+    last = increments[-1]
+    whole = replace(
+        last,
+        text=None if last.text is None else "".join(each.text for each in increments),
+        token_ids=[token for each in increments for token in each.token_ids],
+        logprobs=None if last.logprobs is None else [each for one in increments for each in one.logprobs],
+        finish_reason=reason or last.finish_reason,
+    )
+    return Answer(whole, total)
 
 
 def _timed(stream: Iterator[RequestOutput]) -> Iterator[tuple[RequestOutput, float]]:
@@ -146,7 +164,9 @@ def _legend(mode: str) -> Any:
     return legend(mode)
 
 
-def _answer_all(engine: Engine, prompts: list[Prompt], params: SamplingParams, flags: dict[str, Any]) -> int | None:
+def _answer_all(
+    engine: Engine, prompts: list[Prompt], params: SamplingParams, flags: dict[str, Any]
+) -> int | None:
     """A batch; outputs in the order of the prompts. Ctrl-C prints what has finished."""
     contents = [prompt.for_engine(engine.tokenizer, flags["raw"]) for prompt in prompts]
     sources = [prompt for prompt in prompts for _ in range(params.n)]
@@ -165,52 +185,40 @@ def _answer_all(engine: Engine, prompts: list[Prompt], params: SamplingParams, f
         done = finished.get(request_id)
         if done is None:
             continue
-        answer = Answer(done.text, done.token_ids, done.finish_reason, seconds, done)
         if flags["as_json"]:
-            report = _describe(prompt, answer, engine)
-            del report["seconds"], report["tokens_per_second"]  # of the batch, not of this request
-            click.echo(json.dumps(report, ensure_ascii=False))
+            click.echo(json.dumps(_describe(prompt, done, engine), ensure_ascii=False))
         else:
             notes().print(f"[{number}]", style="dim")
-            output().print(answer.text if answer.text is not None else " ".join(map(str, answer.token_ids)))
+            output().print(done.text if done.text is not None else " ".join(map(str, done.token_ids)))
     tokens = sum(len(done.token_ids) for done in finished.values())
-    notes().print(f"{len(finished)} of {len(ids)} requests, {tokens} tokens in {seconds:.2f} s, {tokens / seconds:.0f} tokens/s", style="dim")
+    notes().print(
+        f"{len(finished)} of {len(ids)} requests, {tokens} tokens in {seconds:.2f} s, "
+        f"{tokens / seconds:.0f} tokens/s",
+        style="dim",
+    )
     return 130 if interrupted else None
 
 
-def _describe(prompt: Prompt, answer: Answer, engine: Engine) -> dict[str, Any]:
+def _describe(prompt: Prompt, done: RequestOutput, engine: Engine) -> dict[str, Any]:
     """What --json prints for a request."""
-    last = answer.output
-    metrics = last.metrics
     report = {
-        "request_id": last.request_id,
+        "request_id": done.request_id,
         "prompt": prompt.content,
-        "text": answer.text,
-        "token_ids": answer.token_ids,
-        "finish_reason": answer.finish_reason,
-        "seed": last.seed,
+        "text": done.text,
+        "token_ids": done.token_ids,
+        "finish_reason": done.finish_reason,
+        "seed": done.seed,
         "mode": engine.mode,
         "num_nodes": engine.num_nodes,
         "num_outcomes": engine.num_outcomes,
-        "seconds": answer.seconds,
-        "tokens_per_second": answer.tokens_per_second,
-        "rounds": metrics.rounds,
-        "tau": metrics.tau,
-        "acceptance_histogram": {str(count): rounds for count, rounds in sorted(metrics.acceptance_histogram.items())},
-        "hits": metrics.hits,
-        "misses": metrics.misses,
-        "prefill_ms": metrics.prefill_ms,
-        "draft_ms": metrics.draft_ms,
-        "verify_ms": metrics.verify_ms,
-        "overlap_ms": metrics.overlap_ms,
-        "tail_ms": metrics.tail_ms,
+        "metrics": vars(done.metrics) | {"tau": done.metrics.tau, "hit_rate": done.metrics.hit_rate},
     }
-    if last.logprobs is not None:
-        report["logprobs"] = [{"token_id": t.token_id, "logprob": t.logprob, "top": t.top} for t in last.logprobs]
+    if done.logprobs is not None:
+        report["logprobs"] = [asdict(token) for token in done.logprobs]
     if prompt.problem is not None:
         from d3d_runtime.training.problems import check
 
-        report |= {"answer": prompt.problem.answer, "correct": check(prompt.problem.answer, answer.text or "")}
+        report |= {"answer": prompt.problem.answer, "correct": check(prompt.problem.answer, done.text or "")}
     return report
 
 
@@ -224,34 +232,34 @@ def _compare(plain: Engine, content: Any, params: SamplingParams, answer: Answer
         "seconds": other.seconds,
         "tokens_per_second": other.tokens_per_second,
         "speedup": answer.tokens_per_second / other.tokens_per_second,
-        "first_difference": first_difference(answer.token_ids, other.token_ids),
+        "first_difference": first_difference(answer.output.token_ids, other.output.token_ids),
     }
 
 
 def _closing_lines(report: dict[str, Any], params: SamplingParams) -> None:
-    console = notes()
-    tokens = len(report["token_ids"])
-    parts = [f"{tokens} tokens in {report['seconds']:.2f} s", f"{report['tokens_per_second']:.0f} tokens/s", f"mode {report['mode']}"]
+    console, metrics, tokens = notes(), report["metrics"], len(report["token_ids"])
+    parts = [
+        f"{tokens} tokens in {report['seconds']:.2f} s",
+        f"{report['tokens_per_second']:.0f} tokens/s",
+        f"mode {report['mode']}",
+    ]
     if report["num_nodes"] > 1:
-        parts.append(f"tau {report['tau']:.2f} ({report['rounds']} rounds)")
-    if report["hits"] + report["misses"]:
-        parts.append(f"{report['hits']} of {report['hits'] + report['misses']} outcomes drafted ahead")
+        parts.append(f"tau {metrics['tau']:.2f} ({metrics['rounds']} rounds)")
+    if outcomes := metrics["hits"] + metrics["misses"]:
+        parts.append(f"{metrics['hits']} of {outcomes} outcomes drafted ahead")
     if params.temperature > 0:
         parts.append(f"seed {report['seed']}")
-    if report["finish_reason"] != "stop":
-        ended = {"length": "cut at --max-tokens or the model's limit"}
-        parts.append(ended.get(report["finish_reason"], report["finish_reason"]))
+    if report["finish_reason"] == "length":
+        parts.append("cut at --max-tokens or at the model's limit")
+    elif report["finish_reason"] == INTERRUPTED:
+        parts.append(INTERRUPTED)
     console.print(", ".join(parts), style="dim")
     if "compare" in report:
-        compared = report["compare"]
-        at = compared["first_difference"]
+        plain, at = report["compare"], report["compare"]["first_difference"]
         same = "the same text, token for token" if at is None else f"another text from token {at} on"
-        console.print(
-            f"autoregressive: {compared['seconds']:.2f} s, {compared['tokens_per_second']:.0f} tokens/s; "
-            f"speed-up {compared['speedup']:.2f}x, {same}",
-            style="dim",
-        )
+        timing = f"{plain['seconds']:.2f} s, {plain['tokens_per_second']:.0f} tokens/s"
+        console.print(f"autoregressive: {timing}; speed-up {plain['speedup']:.2f}x, {same}", style="bold")
     if "correct" in report:
         right = report["correct"]
-        verdict = "correct" if right else f"wrong, it is {report['answer']}"
+        verdict = "right" if right else f"wrong: it is {report['answer']}"
         console.print(f"The answer is {verdict}.", style="green" if right else "red")
