@@ -12,6 +12,8 @@ A branch sees the committed prefix, the path to its node m, g and its own masks;
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -61,7 +63,7 @@ class DiffusionDrafter:
         for request in batch.requests:
             request.drafter_length = len(request.tokens)
         predicting = hidden[:, clean - 1 if self.diffusion.logit_shift else clean :]
-        return self._candidates(predicting, batch, root + 1, None)
+        return self._candidates(predicting, batch.sampling, root + 1, batch.penalties)
 
     def draft_frontier(self, batch: Batch, tree: dk.DraftTree, outcomes: dk.Outcomes) -> dk.Candidates:
         """Candidates [B * E, L, K] for the positions behind each outcome. Empty outcomes give rows nobody selects."""
@@ -87,21 +89,22 @@ class DiffusionDrafter:
 
         visible = first_slots_visible((root[:, None] + 1).expand(-1, rows), pages.num_slots)
         path = unpack_mask_bits(tree.mask_bits, nodes)
-        on_path = torch.cat(
-            (
-                path[:, 1:],
-                path.gather(1, parent[:, :, None].expand(-1, -1, nodes)).repeat_interleave(block, dim=1),
-            ),
-            dim=1,
-        )
-        show_tree(visible, 0, root, on_path)
+        branch_path = path.gather(1, parent[:, :, None].expand(-1, -1, nodes))
+        show_tree(visible, 0, root, torch.cat((path[:, 1:], branch_path.repeat_interleave(block, dim=1)), dim=1))
         show_tree(visible, first, root + nodes, self._own_branch(branches, device).expand(size, -1, -1))
         attention = PagedAttention(self.cache, write_slots(slots), pages.table, visible)
         hidden = self.model(token_ids, positions, attention)[:, first:].unflatten(1, (branches, block)).flatten(0, 1)
 
-        request_ids = torch.arange(size, dtype=torch.int32, device=device).repeat_interleave(branches)
+        request = torch.arange(size, device=device).repeat_interleave(branches)
+        penalties = batch.penalties
+        if penalties is not None:  # a branch counts its path and g; the root is counted already, g takes its column
+            emitted = tree.token_ids[:, None].where(branch_path, -1)
+            emitted[:, :, 0] = outcomes.token_ids
+            counted = torch.cat((penalties.output_ids[request], emitted.flatten(0, 1)), dim=1)
+            penalties = replace(penalties.select(request), output_ids=counted)
         predicting = hidden if self.diffusion.logit_shift else hidden[:, 1:]
-        return self._candidates(predicting, batch, (root[:, None] + anchor_depth).flatten() + 1, request_ids)
+        positions = (root[:, None] + anchor_depth).flatten() + 1
+        return self._candidates(predicting, batch.sampling.select(request), positions, penalties)
 
     def keep(self, batch: Batch, tree: dk.DraftTree, outcomes: dk.Outcomes, verdict: dk.Verdict, index: Tensor) -> None:
         """Packs the rows of the accepted path behind the root, then the hit branch's g (index [B] i32, -1 = miss)."""
@@ -126,13 +129,14 @@ class DiffusionDrafter:
         same = branch[:, None] == branch
         return (same & ((offset[:, None] > 0) | (offset == 0)))[None]
 
-    def _candidates(self, hidden: Tensor, batch: Batch, positions: Tensor, request_ids: Tensor | None) -> dk.Candidates:
+    def _candidates(
+        self, hidden: Tensor, sampling: dk.SamplingTensors, positions: Tensor, penalties: dk.Penalties | None
+    ) -> dk.Candidates:
         return dk.draft_candidates(
             self.model.logits(hidden),
             self.num_candidates,
-            batch.sampling,
+            sampling,
             positions,
-            request_ids,
-            penalties=batch.penalties,
+            penalties=penalties,
             mask_token_id=self.diffusion.mask_token_id,
         )
