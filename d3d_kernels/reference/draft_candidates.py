@@ -44,7 +44,7 @@ def draft_candidates(
     values, ids = perturbed.sort(dim=1, descending=True, stable=True)  # stable: the lowest id among equals
     values, ids = values[:, :found], ids[:, :found]
     log_q = (tempered - tempered.logsumexp(1, keepdim=True)).gather(1, ids)
-    sharpened = values / beta
+    sharpened = (values - values[:, :1]) / beta  # relative to the best: an infinite logit must not overflow
     score = torch.where(greedy[:, None], log_q, sharpened - sharpened.logsumexp(1, keepdim=True))
     missing = values == -torch.inf
 

@@ -48,8 +48,8 @@ def verify_tree(
         if row_starts is None:
             rows = logits[lane, node]
         else:
-            # Nothing can be said about what follows a row that is missing: its node is not accepted, the node's
-            # own token stays the bonus.
+            # Nothing can be said about what follows a row that is missing: its node is not accepted, and the
+            # node's own token stays the bonus.
             index = row_starts[lane] + node
             present = (index >= 0) & (index < logits.shape[0])
             status[lane[~present]] |= int(Status.BAD_TREE)
