@@ -24,8 +24,9 @@ class Detokenizer:
     def append(self, token: int) -> None:
         self._pending.append(token)
         piece = self._decode_pending()
-        if not piece.endswith(PARTIAL):
-            self._settle(piece)
+        whole = piece.rstrip(PARTIAL)
+        if whole == piece or self._find_stop(whole) is not None:
+            self._settle(whole)
 
     def take(self, flush: bool) -> str:
         """Text not yet taken; without `flush`, the tail that could begin a stop string stays behind."""
@@ -46,9 +47,16 @@ class Detokenizer:
         return self.tokenizer.decode(self._context + self._pending)[len(before) :]
 
     def _settle(self, piece: str) -> None:
-        searched = max(0, len(self._text) - self._hold)
+        stop = self._find_stop(piece)
         self._text += piece
-        self._context, self._pending = self._pending, []
-        found = [at for at in (self._text.find(text, searched) for text in self.stop) if at >= 0]
-        if found:
-            self._text, self.stopped = self._text[: min(found)], True
+        # Special tokens write nothing: alone they would leave the next word at the beginning of the text.
+        self._context, self._pending = (self._pending if piece else self._context + self._pending), []
+        if stop is not None:
+            self._text, self.stopped = self._text[:stop], True
+
+    def _find_stop(self, piece: str) -> int | None:
+        """Where the first stop string begins in the text, once `piece` is there."""
+        tail = max(0, len(self._text) - self._hold)
+        recent = self._text[tail:] + piece
+        found = [tail + at for at in (recent.find(text) for text in self.stop) if at >= 0]
+        return min(found, default=None)

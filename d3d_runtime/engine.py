@@ -62,6 +62,8 @@ class Engine:
         _device("drafter_device", drafter_device or device)
         if max_batch_size < 1:
             raise UserError(f"max_batch_size: expected at least 1, got {max_batch_size}")
+        if num_pages is not None and num_pages < 1:
+            raise UserError(f"num_pages: expected at least 1, got {num_pages}")
         folder, drafter_folder = _folders(target, drafter)
         has_drafter = drafter_folder is not None and mode != "autoregressive"
         self.plan = policy.choose(mode, has_drafter, num_nodes, num_outcomes)
@@ -91,6 +93,8 @@ class Engine:
         self._round = Round(self._target, self._drafter, self.plan)
         self._scheduler = Scheduler(self._target, self._drafter, self._round, max_batch_size)
         self._ids = count()
+        self._submitted: set[str] = set()  # `step` reports these,
+        self._ended: list[RequestOutput] = []  # also if they ended in a round of `generate` or `stream`
 
     @property
     def mode(self) -> str:
@@ -116,15 +120,12 @@ class Engine:
         if len(each) != len(prompts):
             raise UserError(f"params: expected one for all prompts or {len(prompts)}, got {len(each)}")
         requests = [request for prompt, p in zip(prompts, each) for request in self._requests(prompt, p, None)]
-        added: list[Request] = []
+        self._scheduler.add(requests)
         try:
-            for request in requests:
-                self._scheduler.add(request)
-                added.append(request)
             while not all(request.finished for request in requests):
-                self.step()
-        except BaseException:  # a refused request, or Ctrl-C: leave nothing behind
-            for request in added:
+                self._run_round()
+        except BaseException:  # an error, or Ctrl-C: leave nothing behind
+            for request in requests:
                 if not request.finished:
                     self._scheduler.abort(request.request_id)
             raise
@@ -136,10 +137,13 @@ class Engine:
         if params.n != 1:
             raise UserError(f"n: expected 1 when streaming, got {params.n}")
         (request,) = self._requests(prompt, params, None)
-        self._scheduler.add(request)
+        self._scheduler.add([request])
+        told_the_end = False
         try:
-            while not request.finished:
-                self.step()
+            while not told_the_end:
+                if not request.finished:  # it may have ended in a round of somebody else
+                    self._run_round()
+                told_the_end = request.finished
                 yield request.increment()
         finally:
             if not request.finished:
@@ -148,16 +152,25 @@ class Engine:
     def submit(self, prompt: Prompt, params: SamplingParams | None = None, request_id: str | None = None) -> str:
         """Queues a request for `step` and returns its id (n > 1: of the first; the others end in -1, -2, ...)."""
         requests = self._requests(prompt, params or SamplingParams(), request_id)
-        for request in requests:
-            self._scheduler.add(request)
+        self._scheduler.add(requests)
+        self._submitted.update(request.request_id for request in requests)
         return requests[0].request_id
 
     def step(self) -> list[RequestOutput]:
-        """One round of everything that runs; returns the outputs of the requests that finished in it."""
-        return [request.output() for request in self._scheduler.step() if request.finished]
+        """One round of everything that runs; returns the outputs of submitted requests that have ended."""
+        self._run_round()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _run_round(self) -> None:
+        for request in self._scheduler.step():
+            if request.finished and request.request_id in self._submitted:
+                self._submitted.remove(request.request_id)
+                self._ended.append(request.output())
 
     def abort(self, request_id: str) -> RequestOutput:
         """Ends a waiting or running request; what it has generated is in the output, `finish_reason` is "abort"."""
+        self._submitted.discard(request_id)
         return self._scheduler.abort(request_id).output()
 
     def _requests(self, prompt: Prompt, params: SamplingParams, request_id: str | None) -> list[Request]:
@@ -172,8 +185,14 @@ class Engine:
             raise UserError(f"prompt: token id {bad} is outside the vocabulary of {self.config.vocab_size}")
         if params.stop and self.tokenizer is None:
             raise UserError("stop: this model has no tokenizer; use stop_token_ids")
+        for name in ("stop_token_ids", "logit_bias"):
+            bad = next((t for t in getattr(params, name) if t >= self.config.vocab_size), None)
+            if bad is not None:
+                raise UserError(f"{name}: token id {bad} is outside the vocabulary of {self.config.vocab_size}")
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_token_ids)
-        name = request_id if request_id is not None else str(next(self._ids))
+        name = request_id
+        if name is None:
+            name = next(i for i in map(str, self._ids) if not self._scheduler.knows(i))
         first = self._request(name, tokens, params, stop_ids)
         copies = [
             self._request(f"{name}-{i}", tokens, replace(params, seed=sub_seed(first.seed, i)), stop_ids)
@@ -189,6 +208,9 @@ class Engine:
     def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
             return prompt
+        if not isinstance(prompt, str | list):
+            kind = type(prompt).__name__
+            raise UserError(f"prompt: expected text, a list of token ids or of chat messages, got {kind}")
         if self.tokenizer is None:
             raise UserError("prompt: this model has no tokenizer; pass token ids")
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else self.tokenizer.encode_chat(prompt)
@@ -223,9 +245,7 @@ def sub_seed(seed: int, index: int) -> int:
 
 
 def _is_one_prompt(prompts: Prompt | list[Prompt]) -> bool:
-    return isinstance(prompts, str) or (
-        isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int | dict)
-    )
+    return not isinstance(prompts, list) or (bool(prompts) and isinstance(prompts[0], int | dict))
 
 
 def _folders(target: str | Path | None, drafter: str | Path | None) -> tuple[Path, Path | None]:

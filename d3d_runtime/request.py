@@ -57,9 +57,8 @@ class Request:
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.tokens)
-        seed = self.params.seed if self.params.seed is not None else secrets.randbits(63)
-        self.params = self.params.with_seed(seed)
-        self.seed = self.params.seed
+        self.seed = self.params.seed if self.params.seed is not None else secrets.randbits(63)
+        self.params = self.params.with_seed(self.seed)
 
     @property
     def output_ids(self) -> list[int]:

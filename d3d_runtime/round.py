@@ -91,11 +91,13 @@ class Round:
     ) -> tuple[Verification, Ahead]:
         both = Stopwatch()
         ticket = self.lane.submit(self.drafter.draft_frontier, batch, tree, outcomes)
-        with one_core():
-            watch = Stopwatch()
-            verification = self.target.verify(batch, tree)
-            times.verify_ms = watch.lap()
-        frontier = ticket.wait()
+        try:
+            with one_core():
+                watch = Stopwatch()
+                verification = self.target.verify(batch, tree)
+                times.verify_ms = watch.lap()
+        finally:  # also after an error: nobody may release pages that the lane still writes
+            frontier = ticket.wait()
         times.overlap_ms = both.lap()
         shape = outcomes.token_ids.shape
         index = dk.select_outcome(verification.verdict, outcomes)

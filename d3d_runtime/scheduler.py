@@ -26,8 +26,17 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
 
-    def add(self, request: Request) -> None:
-        if any(request.request_id == other.request_id for other in [*self.running, *self.waiting]):
+    def knows(self, request_id: str) -> bool:
+        return any(request.request_id == request_id for request in [*self.running, *self.waiting])
+
+    def add(self, requests: list[Request]) -> None:
+        """Queues all of them, or none if one is refused."""
+        for request in requests:
+            self._check(request)
+        self.waiting.extend(requests)
+
+    def _check(self, request: Request) -> None:
+        if self.knows(request.request_id):
             raise UserError(f"request_id: {request.request_id!r} is already in use")
         needs, pools = self._rows(request), self._pools()
         for cache, rows in zip(pools, needs):
@@ -37,15 +46,17 @@ class Scheduler:
                     f"{cache.pages_for(rows)} pages; "
                     f"the KV cache has {cache.num_pages - 1}; lower max_tokens or raise num_pages"
                 )
-        self.waiting.append(request)
 
     def step(self) -> list[Request]:
         """Admits who fits, runs one round, and returns the requests that ran; the finished ones have left."""
         while self.waiting and len(self.running) < self.max_batch_size and self._fits(self.waiting[0]):
-            self._admit(self.waiting.popleft())
+            self._admit(self.waiting[0])
+            self.running.append(self.waiting.popleft())
         ran = list(self.running)
-        if ran:
-            self.round.run(Batch(ran, self.target.cache.device))
+        try:
+            if ran:
+                self.round.run(Batch(ran, self.target.cache.device))
+        finally:  # an error in the middle of a commit leaves some finished: they must not run again
             self.running = [request for request in ran if not request.finished]
             for request in ran:
                 if request.finished:
@@ -78,15 +89,19 @@ class Scheduler:
 
     @torch.inference_mode()
     def _admit(self, request: Request) -> None:
+        """Pages and prefill; if that fails the request waits on without pages."""
         watch = Stopwatch()
         rows = self._rows(request)
-        request.target_pages = self.target.cache.allocate(rows[0])
-        self.target.prefill(request)
-        if self.drafter is not None:
-            request.drafter_pages = self.drafter.cache.allocate(rows[1])
-            self.drafter.prefill(request)
+        try:
+            request.target_pages = self.target.cache.allocate(rows[0])
+            self.target.prefill(request)
+            if self.drafter is not None:
+                request.drafter_pages = self.drafter.cache.allocate(rows[1])
+                self.drafter.prefill(request)
+        except BaseException:
+            self._release(request)
+            raise
         request.metrics.prefill_ms = watch.lap()
-        self.running.append(request)
 
     def _release(self, request: Request) -> None:
         self.target.cache.release(request.target_pages)
