@@ -38,27 +38,27 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", [self.stop])
-        self._expect("max_tokens", isinstance(self.max_tokens, int) and self.max_tokens >= 1, "at least 1")
-        self._expect("temperature", _finite(self.temperature) and self.temperature >= 0, "a finite number, at least 0")
-        self._expect(
-            "top_k",
-            isinstance(self.top_k, int) and -1 <= self.top_k < 2**31,
-            "an integer; 0 or -1 turns it off",
-        )
-        self._expect("top_p", _finite(self.top_p) and 0 < self.top_p <= 1, "above 0, at most 1; 1 turns it off")
-        self._expect("min_p", _finite(self.min_p) and 0 <= self.min_p <= 1, "0 to 1; 0 turns it off")
-        seed_fits = self.seed is None or (isinstance(self.seed, int) and -(2**63) <= self.seed < 2**64)
+        self._expect("max_tokens", _whole(self.max_tokens, 1), "at least 1")
+        self._expect("temperature", _finite(self.temperature, 0), "a finite number, at least 0")
+        self._expect("top_k", _whole(self.top_k, -1, 2**31 - 1), "an integer; 0 or -1 turns it off")
+        self._expect("top_p", _finite(self.top_p, 0, 1) and self.top_p > 0, "above 0, at most 1; 1 turns it off")
+        self._expect("min_p", _finite(self.min_p, 0, 1), "0 to 1; 0 turns it off")
+        seed_fits = self.seed is None or _whole(self.seed, -(2**63), 2**64 - 1)
         self._expect("seed", seed_fits, "None or a 64-bit integer")
-        self._expect("n", isinstance(self.n, int) and self.n >= 1, "at least 1")
-        self._expect("stop", all(isinstance(text, str) and text for text in self.stop), "strings that are not empty")
-        self._expect("stop_token_ids", all(isinstance(i, int) and i >= 0 for i in self.stop_token_ids), "token ids")
-        logprobs_fit = self.logprobs is None or (isinstance(self.logprobs, int) and 0 <= self.logprobs <= 20)
-        self._expect("logprobs", logprobs_fit, "None or 0 to 20")
+        self._expect("n", _whole(self.n, 1), "at least 1")
+        stop_fits = _listed(self.stop) and all(isinstance(text, str) and text for text in self.stop)
+        self._expect("stop", stop_fits, "strings that are not empty")
+        ids_fit = _listed(self.stop_token_ids) and all(_whole(token, 0) for token in self.stop_token_ids)
+        self._expect("stop_token_ids", ids_fit, "token ids")
+        self._expect("logprobs", self.logprobs is None or _whole(self.logprobs, 0, 20), "None or 0 to 20")
         for name in ("presence_penalty", "frequency_penalty"):
             self._expect(name, _finite(getattr(self, name)), "a finite number; 0 turns it off")
-        repetition_fits = _finite(self.repetition_penalty) and self.repetition_penalty > 0
+        repetition_fits = _finite(self.repetition_penalty, 0) and self.repetition_penalty > 0
         self._expect("repetition_penalty", repetition_fits, "above 0; 1 turns it off")
-        bias_fits = all(isinstance(i, int) and i >= 0 and not math.isnan(b) for i, b in self.logit_bias.items())
+        bias_fits = isinstance(self.logit_bias, dict) and all(
+            _whole(token, 0) and isinstance(bias, int | float) and not math.isnan(bias)
+            for token, bias in self.logit_bias.items()
+        )
         self._expect("logit_bias", bias_fits, "a dict of token id to a number (-inf bans)")
 
     def _expect(self, name: str, holds: bool, expected: str) -> None:
@@ -75,5 +75,13 @@ class SamplingParams:
         return replace(self, seed=seed - 2**64 if seed >= 2**63 else seed)
 
 
-def _finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+def _whole(value: object, low: int, high: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _finite(value: object, low: float = -math.inf, high: float = math.inf) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and low <= value <= high
+
+
+def _listed(value: object) -> bool:
+    return isinstance(value, list | tuple)
