@@ -25,9 +25,9 @@ def dense_rows(
 ) -> None:
     """An input: any strides, but the last dimension dense."""
     try:
-        if t.dtype is dtype and t.shape == shape and t.device == device:
-            if t.is_contiguous() or shape[-1] <= 1 or t.stride(-1) == 1:
-                return
+        dense = t.is_contiguous() or shape[-1] <= 1 or t.stride(-1) == 1
+        if dense and t.dtype is dtype and t.shape == shape and t.device == device:
+            return
     except AttributeError:
         pass
     _explain(name, t, dtype, shape, device, "its last dimension dense (stride 1)")

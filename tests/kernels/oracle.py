@@ -55,8 +55,10 @@ def survivors(row: Sequence[float], p: Parameters) -> list[int]:
         v
         for v in left
         if s[v] == best
-        or (p.top_p >= 1 or sum(mass[w] for w in left if s[w] > s[v]) < limit)
-        and (p.min_p <= 0 or weight[v] >= np.float32(p.min_p))
+        or (
+            (p.top_p >= 1 or sum(mass[w] for w in left if s[w] > s[v]) < limit)
+            and (p.min_p <= 0 or weight[v] >= np.float32(p.min_p))
+        )
     ]
 
 
@@ -124,5 +126,33 @@ def all_prefixes(
                 for k, score in enumerate(scores[depth]):
                     if ids[depth][k] < 0 or not math.isfinite(score):
                         break
-                    found[*ranks, k] = float(np.float32(value) + np.float32(score))
+                    found[(*ranks, k)] = float(np.float32(value) + np.float32(score))
+    return found
+
+
+@dataclass(frozen=True)
+class History:
+    """What the penalties of one request depend on."""
+
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+    repetition: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+    bias: tuple[tuple[int, float], ...] = ()
+    allowed: frozenset[int] | None = None
+
+
+def penalised(row: Sequence[float], h: History) -> list[float]:
+    """fp32, in the order repetition, frequency, presence, bias, allowed tokens."""
+    found = []
+    for v, logit in enumerate(row):
+        x, count = np.float32(logit), h.output.count(v)
+        if h.repetition != 1 and (v in h.prompt or count):
+            x = x / np.float32(h.repetition) if x > 0 else x * np.float32(h.repetition)
+        x = x - np.float32(h.frequency) * np.float32(count)
+        x = x - np.float32(h.presence) if count else x
+        for token, value in h.bias:
+            x = x + np.float32(value) if token == v else x
+        found.append(float(x) if h.allowed is None or v in h.allowed else -math.inf)
     return found

@@ -45,55 +45,55 @@ def layout() -> dk.KVLayout:
 
 # Correct arguments of every op: a fresh set for each test.
 CORRECT: dict[str, Callable[[], dict]] = {
-    "sample": lambda: dict(
-        logits=torch.zeros(B, V),
-        sampling=dk.SamplingTensors.full(B),
-        positions=i64(B),
-        request_ids=i32(B),
-        penalties=penalties(),
-        status=i32(B),
-        out=i64(B),
-    ),
-    "draft_candidates": lambda: dict(
-        logits=torch.zeros(B, L, V),
-        k=K,
-        sampling=dk.SamplingTensors.full(B),
-        positions=i64(B),
-        request_ids=i32(B),
-        penalties=penalties(),
-        out=dk.Candidates.empty(B, L, K),
-    ),
-    "build_tree": lambda: dict(
-        root_ids=i64(B),
-        candidates=dk.Candidates(i64(B, L, K), torch.zeros(B, L, K), torch.zeros(B, L, K)),
-        num_nodes=N,
-        num_outcomes=E,
-        stop_ids=i64(B, S),
-        out=(dk.DraftTree.empty(B, N), dk.Outcomes.empty(B, E)),
-    ),
-    "verify_tree": lambda: dict(
-        logits=torch.zeros(B, N, V),
-        tree=tree(),
-        sampling=dk.SamplingTensors.full(B),
-        root_positions=i64(B),
-        penalties=penalties(),
-        out=dk.Verdict.empty(B, N),
-    ),
-    "verify_chain": lambda: dict(
-        target_logits=torch.zeros(B, N, V),
-        draft_ids=i64(B, N - 1),
-        draft_logits=None,
-        sampling=dk.SamplingTensors.full(B),
-        positions=i64(B),
-        out=dk.Verdict.empty(B, N),
-    ),
-    "select_outcome": lambda: dict(
-        verdict=verdict(),
-        outcomes=dk.Outcomes(i32(B, E), i64(B, E), torch.zeros(B, E)),
-        out=i32(B),
-    ),
-    "move_kv": lambda: dict(layout=layout(), src=i64(B, 2), dst=i64(B, 2), counts=i32(B)),
-    "rollback_kv": lambda: dict(layout=layout(), slots=i64(B, N), verdict=verdict()),
+    "sample": lambda: {
+        "logits": torch.zeros(B, V),
+        "sampling": dk.SamplingTensors.full(B),
+        "positions": i64(B),
+        "request_ids": i32(B),
+        "penalties": penalties(),
+        "status": i32(B),
+        "out": i64(B),
+    },
+    "draft_candidates": lambda: {
+        "logits": torch.zeros(B, L, V),
+        "k": K,
+        "sampling": dk.SamplingTensors.full(B),
+        "positions": i64(B),
+        "request_ids": i32(B),
+        "penalties": penalties(),
+        "out": dk.Candidates.empty(B, L, K),
+    },
+    "build_tree": lambda: {
+        "root_ids": i64(B),
+        "candidates": dk.Candidates(i64(B, L, K), torch.zeros(B, L, K), torch.zeros(B, L, K)),
+        "num_nodes": N,
+        "num_outcomes": E,
+        "stop_ids": i64(B, S),
+        "out": (dk.DraftTree.empty(B, N), dk.Outcomes.empty(B, E)),
+    },
+    "verify_tree": lambda: {
+        "logits": torch.zeros(B, N, V),
+        "tree": tree(),
+        "sampling": dk.SamplingTensors.full(B),
+        "root_positions": i64(B),
+        "penalties": penalties(),
+        "out": dk.Verdict.empty(B, N),
+    },
+    "verify_chain": lambda: {
+        "target_logits": torch.zeros(B, N, V),
+        "draft_ids": i64(B, N - 1),
+        "draft_logits": None,
+        "sampling": dk.SamplingTensors.full(B),
+        "positions": i64(B),
+        "out": dk.Verdict.empty(B, N),
+    },
+    "select_outcome": lambda: {
+        "verdict": verdict(),
+        "outcomes": dk.Outcomes(i32(B, E), i64(B, E), torch.zeros(B, E)),
+        "out": i32(B),
+    },
+    "move_kv": lambda: {"layout": layout(), "src": i64(B, 2), "dst": i64(B, 2), "counts": i32(B)},
+    "rollback_kv": lambda: {"layout": layout(), "slots": i64(B, N), "verdict": verdict()},
 }
 
 
@@ -237,14 +237,14 @@ def test_wrong_argument(op: str, argument: str, value, error, message: str) -> N
 KEYS = torch.zeros(2, 4, 1, 8)
 SPARSE = torch.zeros(2, 4, 1, 16)[..., ::2]
 WRONG_LAYOUTS = [
-    (dict(order="NDH"), ValueError, "order: expected"),
-    (dict(keys=[], values=[]), ValueError, "values: expected one tensor a layer"),
-    (dict(keys=[KEYS, KEYS]), ValueError, "values: expected one tensor a layer"),
-    (dict(keys=[KEYS[0]]), ValueError, r"keys\[0\]: expected 4 dimensions"),
-    (dict(values=[KEYS.double()]), TypeError, r"values\[0\]: expected torch.float32"),
-    (dict(values=[KEYS[:, :2]]), ValueError, r"values\[0\]: expected shape"),
-    (dict(values=[SPARSE]), ValueError, r"values\[0\]: expected its last dimension dense"),
-    (dict(key_scales=[KEYS[..., 0]] * 2), ValueError, "key_scales: expected 1 tensors"),
+    ({"order": "NDH"}, ValueError, "order: expected"),
+    ({"keys": [], "values": []}, ValueError, "values: expected one tensor a layer"),
+    ({"keys": [KEYS, KEYS]}, ValueError, "values: expected one tensor a layer"),
+    ({"keys": [KEYS[0]]}, ValueError, r"keys\[0\]: expected 4 dimensions"),
+    ({"values": [KEYS.double()]}, TypeError, r"values\[0\]: expected torch.float32"),
+    ({"values": [KEYS[:, :2]]}, ValueError, r"values\[0\]: expected shape"),
+    ({"values": [SPARSE]}, ValueError, r"values\[0\]: expected its last dimension dense"),
+    ({"key_scales": [KEYS[..., 0]] * 2}, ValueError, "key_scales: expected 1 tensors"),
 ]
 
 

@@ -76,7 +76,7 @@ def test_the_n_best_prefixes_and_the_next_e(on: Target, length, k, nodes, outcom
         as_ranks = [(*chosen[node], ids[len(chosen[node])].index(token)) for node, token in got]
         assert len(set(as_ranks)) == count
         assert all(values[r] == score for r, score in zip(as_ranks, drafted.scores[0].tolist(), strict=False))
-        assert {r for r in as_ranks} <= {r for _, r in next_up}
+        assert set(as_ranks) <= {r for _, r in next_up}
         if not ties:
             assert as_ranks == [r for _, r in next_up[:count]]
         assert (drafted.parent_node[0, count:] == -1).all() and (drafted.token_ids[0, count:] == -1).all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -231,7 +233,7 @@ def test_failure_14_argmax_ties_go_to_the_lowest_id(on: Target, dtype, temperatu
 
     Two equal maxima on either side of block borders, and a row that is nothing but ties.
     """
-    pairs = list(zip(BORDERS, BORDERS[1:], strict=False)) + [(a, BORDERS[-1]) for a in BORDERS[:-2]]
+    pairs = list(itertools.pairwise(BORDERS)) + [(a, BORDERS[-1]) for a in BORDERS[:-2]]
     logits = torch.full((len(pairs) + 1, LONG), value - 1 - abs(value), dtype=dtype)
     for row, (a, b) in enumerate(pairs):
         logits[row, [a, b]] = value

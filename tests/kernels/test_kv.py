@@ -25,15 +25,23 @@ class Cache:
     def __init__(self, on: Target, order: str, pages: int, page_size: int, dtype=torch.float32, scales=False):
         self.order = order
         shape = (pages, page_size, HEADS) if order == "NHD" else (pages, HEADS, page_size)
-        make = lambda *tail: self._filled((*shape, *tail), dtype if tail else torch.float32).to(on.device)  # noqa: E731
+
+        def rows() -> torch.Tensor:
+            return self._filled((*shape, DIM), dtype).to(on.device)
+
+        def one_scale_a_row() -> list[torch.Tensor] | None:
+            return (
+                [self._filled(shape, torch.float32).to(on.device) for _ in range(LAYERS)] if scales else None
+            )
+
         # Keys and values interleaved in one buffer, as engines keep them: a page's stride is not its size.
-        buffers = [torch.stack([make(DIM), make(DIM)], dim=1) for _ in range(LAYERS)]
+        buffers = [torch.stack([rows(), rows()], dim=1) for _ in range(LAYERS)]
         self.layout = dk.KVLayout(
             keys=[b[:, 0] for b in buffers],
             values=[b[:, 1] for b in buffers],
             order=order,
-            key_scales=[make() for _ in range(LAYERS)] if scales else None,
-            value_scales=[make() for _ in range(LAYERS)] if scales else None,
+            key_scales=one_scale_a_row(),
+            value_scales=one_scale_a_row(),
         )
         self.expected = self.rows()
 

@@ -84,7 +84,7 @@ def test_draft_candidates(on: Target, dtype, stride, vocab, penalised) -> None:
 
 
 def _perturbed(logits, k, sampling, positions, request_ids, penalties, mask_token_id):
-    rows, length, vocab = logits.shape
+    _rows, length, vocab = logits.shape
     return read_rows(
         logits.reshape(-1, vocab),
         sampling,

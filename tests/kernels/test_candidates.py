@@ -1,0 +1,80 @@
+"""draft_candidates against the oracle: the target's noise, the filtered q, and the scores."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from . import cases, oracle
+from .harness import Target, call
+from .test_oracle import PARAMETERS, sampling_of
+
+VOCAB, LENGTH, ROWS = 9, 3, 20
+
+
+def ranked(row: list[float], p: oracle.Parameters, seed: int, position: int) -> list[tuple[float, int]]:
+    """(perturbed value, token), best first; T = 0: penalised logits."""
+    if p.temperature == 0:
+        values = {v: x for v, x in enumerate(row) if x > -math.inf}
+    else:
+        values = {
+            v: float(torch.tensor(row[v]) / torch.tensor(p.temperature))
+            + float(oracle.noise(seed, position, v))
+            for v in oracle.survivors(row, p)
+        }
+    return sorted(((x, v) for v, x in values.items()), key=lambda entry: (-entry[0], entry[1]))
+
+
+@pytest.mark.parametrize("p", PARAMETERS, ids=str)
+@pytest.mark.parametrize("k", [1, 4, 12])
+@pytest.mark.parametrize("mask_token_id", [-1, 2])
+def test_candidates_log_probs_and_scores(on: Target, p: oracle.Parameters, k, mask_token_id) -> None:
+    g = cases.generator("candidates", p, k)
+    logits = torch.randn(ROWS, LENGTH, VOCAB, generator=g) * 1.5
+    logits[:, 1, 5:] = -torch.inf
+    logits[3, 0] = -torch.inf
+    seeds, positions, beta = torch.arange(ROWS) - 7, torch.arange(ROWS) * 50, 0.7
+    arguments = logits, k, sampling_of([p] * ROWS, seeds), positions
+    got = call(on, "draft_candidates", *arguments, beta=beta, mask_token_id=mask_token_id)
+    for r in range(ROWS):
+        for slot in range(LENGTH):
+            row = logits[r, slot].tolist()
+            if mask_token_id >= 0:
+                row[mask_token_id] = -math.inf
+            finite = max(row) > -math.inf
+            best = ranked(row, p, int(seeds[r]), int(positions[r]) + slot)[:k] if finite else []
+            padding = k - len(best)
+            assert got.token_ids[r, slot].tolist() == [v for _, v in best] + [-1] * padding
+            soft = oracle.Parameters(1.0) if p.temperature == 0 else p
+            q = oracle.distribution(row, soft) if finite else []
+            log_q = [math.log(q[v]) for _, v in best]
+            if p.temperature == 0:
+                scores = log_q
+            else:
+                total = math.log(sum(math.exp(x / beta) for x, _ in best)) if best else 0.0
+                scores = [x / beta - total for x, _ in best]
+            infinite = [-math.inf] * padding
+            assert got.log_probs[r, slot].tolist() == pytest.approx(log_q + infinite, abs=2e-5)
+            assert got.scores[r, slot].tolist() == pytest.approx(scores + infinite, abs=5e-5)
+
+
+@pytest.mark.parametrize("p", PARAMETERS, ids=str)
+def test_the_first_candidate_of_the_target_is_its_sample(on: Target, p: oracle.Parameters) -> None:
+    """Coupling: a drafter with the target's own logits guesses every token, at any temperature and filter."""
+    g = cases.generator("coupling", p)
+    logits = torch.randn(ROWS, LENGTH, VOCAB, generator=g) * 2
+    sampling = sampling_of([p] * ROWS, torch.randint(0, 2**40, (ROWS,), generator=g))
+    positions = torch.randint(0, 9999, (ROWS,), generator=g)
+    drafted = call(on, "draft_candidates", logits, 1, sampling, positions).token_ids.squeeze(2)
+    verdict = call(
+        on,
+        "verify_chain",
+        torch.cat([logits, logits[:, :1]], dim=1),
+        drafted,
+        None,
+        sampling,
+        positions,
+    )
+    assert verdict.num_accepted.tolist() == [LENGTH] * ROWS
