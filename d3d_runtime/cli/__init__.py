@@ -20,11 +20,24 @@ from d3d_runtime.errors import UserError
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 
 
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"d3d {doctor.installed_version(doctor.DISTRIBUTION) or '(not installed)'}")
+        context.exit()
+
+
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Every command has --help with examples, and --debug to see the traceback of an error.",
 )
-@click.version_option(package_name="d3d-engine", prog_name="d3d", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
+)
 def app() -> None:
     """Asynchronous speculative decoding with block-diffusion drafters.
 

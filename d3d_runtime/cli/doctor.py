@@ -29,6 +29,7 @@ Exit code 0 only if the embedded pair answered a question here."""
 OK, NOTE, BROKEN = "ok", "note", "broken"
 STYLES = {OK: "green", NOTE: "yellow", BROKEN: "bold red"}
 
+DISTRIBUTION = "d3d-engine"
 REQUIRED = ("torch", "tokenizers", "safetensors", "jinja2", "click", "rich")
 OPTIONAL = {
     "triton": "GPU kernels without a compiler: pip install triton",
@@ -88,23 +89,24 @@ def _show(finding: Finding) -> None:
         output().print(f"        {'':<16} to mend: {finding.remedy}")
 
 
-def _check_python() -> Iterator[Finding]:
+def _check_versions() -> Iterator[Finding]:
+    yield Finding("d3d", OK, installed_version(DISTRIBUTION) or "not installed: running from a source tree")
     yield Finding("python", OK, platform.python_version())
 
 
 def _check_packages() -> Iterator[Finding]:
     for name in REQUIRED:
-        version = _version(name)
+        version = installed_version(name)
         if version is None:
             yield Finding(name, BROKEN, "not installed", f"pip install {name}")
         else:
             yield Finding(name, OK, version)
     for name, purpose in OPTIONAL.items():
-        version = _version(name)
+        version = installed_version(name)
         yield Finding(name, OK, version) if version else Finding(name, NOTE, "not installed", purpose)
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -212,7 +214,7 @@ def _check_main_job() -> Iterator[Finding]:
 
 
 CHECKS = (
-    _check_python,
+    _check_versions,
     _check_packages,
     _check_kernels,
     _check_processor,

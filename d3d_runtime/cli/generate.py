@@ -188,7 +188,9 @@ def _answer_all(
         if flags["as_json"]:
             click.echo(json.dumps(_describe(prompt, done, engine), ensure_ascii=False))
         else:
-            notes().print(f"[{number}]", style="dim")
+            notes().print(
+                f"[{number}] seed {done.seed}" if params.temperature > 0 else f"[{number}]", style="dim"
+            )
             output().print(done.text if done.text is not None else " ".join(map(str, done.token_ids)))
     tokens = sum(len(done.token_ids) for done in finished.values())
     notes().print(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from d3d_runtime.cli import app, doctor
 from tests.cli.conftest import ENVIRONMENT, Pair, d3d, run_here
 
+ROOT = Path(__file__).parents[2]
 COMMANDS = [["generate"], ["bench"], ["doctor"], ["train"], ["train", "target"], ["train", "drafter"]]
 
 
@@ -35,6 +38,46 @@ def test_help_loads_nothing_heavy():
     loaded = done.stdout.splitlines()[-1].split()
     assert "d3d_runtime.cli" in loaded and "Usage: d3d" in done.stdout
     assert not {"torch", "numpy", "rich", "tokenizers", "d3d_kernels"} & set(loaded)
+
+
+def test_answering_does_not_load_the_compiler(pair: Pair):
+    """torch._dynamo takes seconds to import, and a module initialised on the meta device once pulled it in."""
+    program = (
+        "import sys; from d3d_runtime.cli import run; code = run(sys.argv[1:], False); "
+        "print(code, 'torch._dynamo' in sys.modules, file=sys.stderr)"
+    )
+    arguments = ["generate", "x", *pair.flags, "--max-tokens", "4", "--mode", "async"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=120,
+    )
+    assert done.stderr.splitlines()[-1] == "0 False"
+
+
+def test_version(capsysbinary):
+    code, out, _ = run_here(capsysbinary, "--version")
+    assert code == 0 and out.startswith("d3d ") and out.count("\n") == 1
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_files_that_the_pages_name_exist(page):
+    """Links, and `paths/with/a/slash.py` or `d3d_runtime` files in backticks."""
+    path = ROOT / page
+    text = path.read_text()
+    links = [path.parent / link for link in re.findall(r"\]\((?!http)([^)#]+)\)", text)]
+    places = (
+        ROOT,
+        ROOT / "d3d_runtime",
+        ROOT / "d3d_kernels",
+        ROOT / "csrc/include",
+        ROOT / "csrc/include/d3d",
+    )
+    for name in re.findall(r"`([\w/.]+\.(?:py|h))`", text):
+        links.append(next((place / name for place in places if (place / name).exists()), Path(name)))
+    assert links and [str(link) for link in links if not link.exists()] == []
 
 
 # ---- doctor
