@@ -181,7 +181,7 @@ def _answer_all(
     except KeyboardInterrupt:
         interrupted = True
     seconds = time.perf_counter() - began
-    for number, (request_id, prompt) in enumerate(zip(ids, sources), start=1):
+    for number, (request_id, prompt) in enumerate(zip(ids, sources, strict=True), start=1):
         done = finished.get(request_id)
         if done is None:
             continue

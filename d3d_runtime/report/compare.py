@@ -131,7 +131,7 @@ def first_difference(ours: list[int], other: list[int]) -> int | None:
 
 def differences(contender: Contender, baseline: Contender) -> list[tuple[int, int]]:
     """(request, index of its first token that differs), over the first repeat."""
-    pairs = zip(contender.outputs(), baseline.outputs())
+    pairs = zip(contender.outputs(), baseline.outputs(), strict=True)
     found = [first_difference(ours.token_ids, other.token_ids) for ours, other in pairs]
     return [(request, index) for request, index in enumerate(found) if index is not None]
 
@@ -146,7 +146,8 @@ def repeatable(contender: Contender) -> bool:
 
 def solved(contender: Contender, tasks: list[Task]) -> int:
     return sum(
-        check(task.problem.answer, output.text or "") for task, output in zip(tasks, contender.outputs())
+        check(task.problem.answer, output.text or "")
+        for task, output in zip(tasks, contender.outputs(), strict=True)
     )
 
 

@@ -100,7 +100,7 @@ def _row(
         num_nodes=engine.num_nodes,
         num_outcomes=engine.num_outcomes,
         tokens_per_second=Spread.of(speeds),
-        speedup=Spread.of([ours / plain for ours, plain in zip(speeds, baseline.speeds())]),
+        speedup=Spread.of([ours / plain for ours, plain in zip(speeds, baseline.speeds(), strict=True)]),
         predicted_speedup=predicted * baseline.seconds() / baseline.metrics().emitted,
         tau=metrics.tau,
         acceptance_histogram=dict(sorted(metrics.acceptance_histogram.items())),

@@ -102,7 +102,7 @@ def test_repeats_until_the_deadline(contenders):
 
 
 def test_rows_hold_what_was_measured(contenders):
-    for seconds, contender in zip((2.0, 1.0, 0.5), contenders):
+    for seconds, contender in zip((2.0, 1.0, 0.5), contenders, strict=True):
         outputs = contender.engine.generate(TASKS, None)
         contender.repeats = [[Timed(seconds, outputs)], [Timed(2 * seconds, outputs)]]
     plain, sync, ahead = make_rows(contenders, TASKS, batch=4)
