@@ -65,6 +65,12 @@ engine_options = _together(
     ),
     click.option("--device", default="cpu", show_default=True, help="cpu or cuda."),
     click.option("--dtype", type=click.Choice(DTYPES), help="Number format.  [default: the engine's choice]"),
+    click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        metavar="T",
+        help="Processor threads of an operator.  [default: torch's choice]",
+    ),
     click.option("--outcomes", type=int, metavar="E", help="Outcomes drafted ahead (async)."),
 )
 
@@ -131,6 +137,10 @@ def open_engine(flags: dict[str, Any], **overrides: Any) -> Engine:
     arguments = {name: flags[name] for name in ("target", "drafter", "device", "dtype")}
     arguments["num_outcomes"] = flags["outcomes"]
     with waiting("loading"):
+        import torch
+
         from d3d_runtime import Engine
 
+        if flags["threads"] is not None:
+            torch.set_num_threads(flags["threads"])
         return Engine(**(arguments | overrides))

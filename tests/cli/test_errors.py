@@ -45,6 +45,7 @@ def assert_one_line(code: int, err: str, *expected: str) -> None:
         (["generate", "one two", "--token-ids"], "prompt: expected token ids"),
         (["generate", "x", "--problem", "1"], "give one of PROMPT, --prompt-file and --problem"),
         (["generate", "--prompt-file", "/no/such/file"], "cannot be read (No such file or directory)"),
+        (["generate", "x", "--threads", "0"], "'--threads': 0 is not in the range x>=1"),
         (["bench", "--batch", "0"], "'--batch': 0 is not in the range x>=1"),
         (["bench", "--temperature", "-1"], "temperature: expected"),
         (["bench", "--json", "/no/such/folder/x.json"], "there is no folder '/no/such/folder'"),

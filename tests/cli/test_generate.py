@@ -8,6 +8,7 @@ import signal
 import subprocess
 
 import pytest
+import torch
 
 from d3d_runtime.cli.blocks import ACCEPTED, AFTER_MISS, BONUS, BlockPainter, legend
 from d3d_runtime.metrics import Metrics
@@ -107,6 +108,11 @@ def test_stdin_and_raw_text(pair: Pair, capsysbinary):
     assert [code for code, _, _ in told] == [0, 0]
     chat, raw = (json.loads(out) for _, out, _ in told)
     assert chat["prompt"] == raw["prompt"] == "What is 2 + 3?" and chat["token_ids"] != raw["token_ids"]
+
+
+def test_threads(pair: Pair, capsysbinary):
+    code, _, err = run_here(capsysbinary, "generate", "x", *pair.flags, "--max-tokens", "2", "--threads", "2")
+    assert code == 0 and torch.get_num_threads() == 2, err
 
 
 def test_ctrl_c_ends_cleanly_with_what_was_generated(pair: Pair):
