@@ -97,7 +97,7 @@ class DiffusionDrafter:
 
         request = torch.arange(size, device=device).repeat_interleave(branches)
         penalties = batch.penalties
-        if penalties is not None:  # a branch counts its path and g; the root is counted already, g takes its column
+        if penalties is not None:  # a branch counts its path and g, which takes the column of the root
             emitted = tree.token_ids[:, None].where(branch_path, -1)
             emitted[:, :, 0] = outcomes.token_ids
             counted = torch.cat((penalties.output_ids[request], emitted.flatten(0, 1)), dim=1)

@@ -91,6 +91,8 @@ def read_config(folder: Path) -> tuple[ModelConfig, DiffusionConfig | None]:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UserError(f"model {str(folder)!r}: config.json is not valid JSON ({error})") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"model {str(folder)!r}: config.json holds no object")
     return _model_config(raw, folder), _diffusion_config(raw, folder)
 
 
@@ -117,25 +119,59 @@ def _model_config(raw: dict, folder: Path) -> ModelConfig:
             f"model {str(folder)!r}: model_type {model_type!r} is not supported; "
             f"expected one of {', '.join(ARCHITECTURES)}"
         )
-    if raw.get("rope_scaling"):
-        raise UserError(f"model {str(folder)!r}: rope_scaling {raw['rope_scaling']!r} is not supported yet")
-    heads, hidden = _require(raw, "num_attention_heads", folder), _require(raw, "hidden_size", folder)
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    _refuse_variants(raw, rope, folder)
+    heads, hidden = _size(raw, "num_attention_heads", folder), _size(raw, "hidden_size", folder)
+    kv_heads = _size(raw, "num_key_value_heads", folder, otherwise=heads)
+    head_dim = _size(raw, "head_dim", folder, otherwise=hidden // heads)
+    if heads % kv_heads or head_dim % 2:
+        raise UserError(
+            f"model {str(folder)!r}: {heads} heads of {head_dim} with {kv_heads} for keys and values; "
+            "expected a multiple of those, and an even size"
+        )
     eos = raw.get("eos_token_id")
     return ModelConfig(
-        vocab_size=_require(raw, "vocab_size", folder),
+        vocab_size=_size(raw, "vocab_size", folder),
         hidden_size=hidden,
-        intermediate_size=_require(raw, "intermediate_size", folder),
-        num_hidden_layers=_require(raw, "num_hidden_layers", folder),
+        intermediate_size=_size(raw, "intermediate_size", folder),
+        num_hidden_layers=_size(raw, "num_hidden_layers", folder),
         num_attention_heads=heads,
-        num_key_value_heads=raw.get("num_key_value_heads") or heads,
-        head_dim=raw.get("head_dim") or hidden // heads,
-        max_position_embeddings=_require(raw, "max_position_embeddings", folder),
-        rope_theta=float(raw.get("rope_theta") or (raw.get("rope_parameters") or {}).get("rope_theta") or 10_000.0),
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=_size(raw, "max_position_embeddings", folder),
+        rope_theta=float(raw.get("rope_theta") or rope.get("rope_theta") or 10_000.0),
         rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         model_type=model_type,
         eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
     )
+
+
+def _size(raw: dict, key: str, folder: Path, otherwise: int | None = None) -> int:
+    value = raw.get(key) if otherwise is None else raw.get(key) or otherwise
+    if value is None:
+        raise UserError(f"model {str(folder)!r}: config.json has no {key!r}")
+    if not isinstance(value, int) or value < 1:
+        raise UserError(
+            f"model {str(folder)!r}: config.json has {key!r} = {value!r}; expected a positive integer"
+        )
+    return value
+
+
+def _refuse_variants(raw: dict, rope: dict, folder: Path) -> None:
+    """What changes the numbers but not the weights; the loader refuses what shows there, as biases do."""
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    variants = {
+        f"RoPE of type {kind!r}": kind != "default",
+        f"hidden_act {raw.get('hidden_act')!r}": raw.get("hidden_act", "silu") not in ("silu", "swish"),
+        "sliding-window attention": bool(raw.get("use_sliding_window")),
+        "a rotary factor below 1": rope.get("partial_rotary_factor", 1) != 1,
+    }
+    for variant, present in variants.items():
+        if present:
+            raise UserError(
+                f"model {str(folder)!r}: config.json asks for {variant}, which is not supported yet"
+            )
 
 
 def _diffusion_config(raw: dict, folder: Path) -> DiffusionConfig | None:
@@ -151,11 +187,11 @@ def _diffusion_config(raw: dict, folder: Path) -> DiffusionConfig | None:
     clean = raw.get("clean_attention", "causal")
     if clean not in ("causal", "block_causal"):
         raise UserError(f"drafter {str(folder)!r}: clean_attention {clean!r}; expected 'causal' or 'block_causal'")
-    if not 2 <= raw["block_size"] <= 64:
-        raise UserError(f"drafter {str(folder)!r}: block_size {raw['block_size']}; expected 2 to 64")
-    if not 0 <= raw["mask_token_id"] < raw["vocab_size"]:
+    if not isinstance(raw["block_size"], int) or not 2 <= raw["block_size"] <= 64:
+        raise UserError(f"drafter {str(folder)!r}: block_size {raw['block_size']!r}; expected 2 to 64")
+    if not isinstance(raw["mask_token_id"], int) or not 0 <= raw["mask_token_id"] < raw["vocab_size"]:
         raise UserError(
-            f"drafter {str(folder)!r}: mask_token_id {raw['mask_token_id']} is outside "
+            f"drafter {str(folder)!r}: mask_token_id {raw['mask_token_id']!r} is outside "
             f"the vocabulary of {raw['vocab_size']}"
         )
     return DiffusionConfig(raw["block_size"], raw["mask_token_id"], bool(raw["logit_shift"]), clean)

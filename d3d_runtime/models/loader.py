@@ -36,6 +36,13 @@ def disk_names(name: str) -> list[str]:
     return [f"model.layers.{index}.{part}.{kind}" for part in FUSED[module]]
 
 
+def part_rows(config: ModelConfig, name: str, parameter: Tensor) -> tuple[int, ...]:
+    """Rows of each part of a fused parameter, in the order of `disk_names`."""
+    query, key = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    fused = {"qkv": (query, key, key), "gate_up": (config.intermediate_size,) * 2}
+    return fused.get(name.split(".")[-2], (len(parameter),))
+
+
 def load_model(
     folder: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> tuple[Decoder, DiffusionConfig | None]:
@@ -49,16 +56,26 @@ def load_model(
     stored = dict(_read_tensors(folder))
     state = {}
     for name, parameter in model.named_parameters():
-        missing = [part for part in disk_names(name) if part not in stored]
-        if missing:
-            raise UserError(f"model {str(folder)!r}: the weights have no tensor {missing[0]!r}")
-        tensor = torch.cat([stored.pop(part).to(dtype) for part in disk_names(name)])
-        if tensor.shape != parameter.shape:
-            raise UserError(
-                f"model {str(folder)!r}: {disk_names(name)[0]!r} gives {name!r} the shape {tuple(tensor.shape)}; "
-                f"config.json asks for {tuple(parameter.shape)}"
-            )
-        state[name] = tensor.to(device)
+        parts = []
+        for part, rows in zip(disk_names(name), part_rows(config, name, parameter)):
+            expected = (rows, *parameter.shape[1:])
+            if part not in stored:
+                raise UserError(f"model {str(folder)!r}: the weights have no tensor {part!r}")
+            if stored[part].shape != expected:
+                shape = tuple(stored[part].shape)
+                raise UserError(
+                    f"model {str(folder)!r}: {part!r} has the shape {shape}; config.json asks for {expected}"
+                )
+            parts.append(stored.pop(part).to(dtype))
+        state[name] = torch.cat(parts).to(device)
+    # Biases, scales, more layers: without them the model would say something else.
+    unused = [
+        name for name in stored if name.startswith("model.") and not name.endswith("rotary_emb.inv_freq")
+    ]
+    if unused:
+        raise UserError(
+            f"model {str(folder)!r}: the weights have {unused[0]!r}, which config.json does not ask for"
+        )
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(False).eval(), diffusion
 
@@ -72,16 +89,12 @@ def save_model(
     """Writes config.json and model.safetensors, the fused weights split again."""
     from safetensors.torch import save_file
 
-    config: ModelConfig = model.config
-    query, key = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    sizes = {"qkv": (query, key, key), "gate_up": (config.intermediate_size,) * 2}
     tensors = {}
     for name, parameter in model.named_parameters():
-        module = name.split(".")[-2]
-        parts = parameter.detach().to("cpu", dtype).split(sizes.get(module, (parameter.shape[0],)))
+        parts = parameter.detach().to("cpu", dtype).split(part_rows(model.config, name, parameter))
         tensors |= {disk: part.contiguous() for disk, part in zip(disk_names(name), parts)}
     folder.mkdir(parents=True, exist_ok=True)
-    write_config(folder, config, diffusion)
+    write_config(folder, model.config, diffusion)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -90,7 +103,10 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        try:
+            files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"model {str(folder)!r}: {index.name!r} holds no valid 'weight_map'") from None
     else:
         files = ["model.safetensors"]
     for file in files:
