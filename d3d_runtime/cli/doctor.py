@@ -134,7 +134,7 @@ def _check_processor() -> Iterator[Finding]:
     from d3d_runtime.report.machine import available_cores, cpu_name
 
     cores = available_cores()
-    yield Finding("processor", OK, f"{cpu_name()}, {cores} cores, {torch.get_num_threads()} threads")
+    yield Finding("processor", OK, f"{cpu_name()}, cores {cores}, threads {torch.get_num_threads()}")
     if cores < 2:
         yield Finding(
             "cores", NOTE, "1: target and drafter cannot overlap", "use mode sync or autoregressive"

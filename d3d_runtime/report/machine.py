@@ -19,7 +19,7 @@ class Machine:
     torch: str
 
     def line(self) -> str:
-        parts = [f"{self.cpu}, {self.cores} cores, {self.threads} threads"]
+        parts = [f"{self.cpu}, cores {self.cores}, threads {self.threads}"]
         if self.gpu is not None:
             parts.append(self.gpu)
         parts.append(f"kernels {self.simd}" if self.simd is not None else "reference kernels")
