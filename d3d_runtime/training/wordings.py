@@ -56,6 +56,14 @@ WORDINGS = _wordings("""
 - {name} owns {a} {things}. Then {name} gets {b} more {things}. How many {things} does {name} own now?
 - After buying {b} {things}, {name} counts them all. {name} already had {a} {things}. How many {things} are
   there in total?
+- {name} gets {b} {things} today. {name} had {a} {things} before. How many {things} are there in all?
+- In the evening {name} buys {b} {things}. In the morning {name} had {a} {things}. How many {things} does
+  {name} own now?
+- {b} {things} are put into a bag of {a} {things}. How many {things} are in the bag of {name} now?
+- {name} finds {b} more {things}. Before that, there were {a} {things} in the bag of {name}. How many
+  {things} are there now?
+- With {a} {things} in the bag, {name} goes to the shop and gets {b} more. What is the total number of
+  {things}?
 - {name} already had {a} {things}. Then {name} buys {b} more at the shop. How many {things} does {name} own
   in total?
 - In the afternoon {name} gets {b} {things}. Before that, {name} had {a} {things}. How many {things} does
@@ -75,6 +83,14 @@ WORDINGS = _wordings("""
 - {name} owns {a} {things} and sells {b} of them to {other}. How many {things} remain?
 - After giving {b} {things} to {other}, {name} counts the rest. {name} had {a} {things} before. How many
   {things} remain?
+- {other} gets {b} {things} from {name}. {name} had {a} {things} before. How many {things} does {name} still
+  have?
+- {name} loses {b} {things}. In the morning {name} had {a} {things}. How many {things} remain?
+- {b} of the {a} {things} of {name} are given to {other}. How many {things} are left?
+- In the evening {name} sells {b} {things}. Before that, there were {a} {things}. How many {things} does
+  {name} have left?
+- With {a} {things} in the bag, {name} goes to {other} and gives away {b} of them. How many {things} does
+  {name} still have?
 - {name} had {a} {things}. During the day {name} gives {b} of them to {other}. How many {things} does {name}
   still have?
 - {name} sells {b} {things} to {other}. Before that, {name} had {a} {things}. How many {things} are left?
@@ -89,6 +105,12 @@ WORDINGS = _wordings("""
   boxes?
 - {b} boxes stand in the room of {name}. Every box holds {a} {things}. How many {things} are there in all?
 - Every box holds {a} {things}. How many {things} are there in {b} boxes?
+- {a} {things} are in every box. There are {b} boxes in the shop of {name}. How many {things} are there?
+- {name} counts {b} boxes and finds {a} {things} in each. How many {things} are there in all?
+- Each of the {b} boxes of {name} holds {a} {things}. What is the total number of {things}?
+- A box holds {a} {things}. How many {things} does {name} get with {b} boxes?
+- There are {b} boxes in the bag of {name}, and each box holds {a} {things}. How many {things} does {name}
+  have?
 - {name} buys {b} boxes. There are {a} {things} in each box. How many {things} does {name} get?
 - A shop sells boxes and every box holds {a} {things}. {name} has {b} boxes. How many {things} are there in
   total?
@@ -110,6 +132,16 @@ WORDINGS = _wordings("""
   each. What is the total price?
 - Each {thing} costs {p} dollars and {name} buys {a} of them. Each {another} costs {q} dollars and {name}
   buys {b} of them. How much does {name} pay?
+- {name} buys {a} {things} and {b} {others}. One {thing} costs {p} dollars and one {another} costs {q}
+  dollars. How much does {name} pay?
+- For {p} dollars each {name} gets {a} {things}, and for {q} dollars each {b} {others}. How much do they
+  cost in total?
+- A {thing} costs {p} dollars. A {another} costs {q} dollars. How many dollars does {name} pay for {a}
+  {things} and {b} {others}?
+- First {name} buys {a} {things}. Each costs {p} dollars. After that {name} buys {b} {others} at {q} dollars
+  each. What is the total price?
+- How many dollars does {name} pay for {a} {things} at {p} dollars each and {b} {others} at {q} dollars
+  each?
 - At the shop {name} buys {a} {things} for {p} dollars each and {b} {others} for {q} dollars each. How much
   do they cost in total?
 - Each {thing} costs {p} dollars and each {another} costs {q} dollars. {name} wants {a} {things} and {b}
@@ -130,6 +162,15 @@ WORDINGS = _wordings("""
   dollars does {name} have left?
 - Each {thing} costs {p} dollars and {name} buys {a} of them. {name} gives the shop {c} dollars. How many
   dollars does {name} get back?
+- In the bag {name} has {c} dollars. Each {thing} costs {p} dollars. How many dollars are left after buying
+  {a} {things}?
+- {name} had {c} dollars before. Then {name} buys {a} {things} for {p} dollars each. How many dollars
+  remain?
+- {name} has {c} dollars. One {thing} costs {p} dollars, and {name} wants {a} of them. How many dollars does
+  {name} still have?
+- There are {c} dollars in the bag. {name} gets {a} {things} at {p} dollars each. How many dollars are left?
+- Each {thing} costs {p} dollars. With {c} dollars {name} pays for {a} {things}. How many dollars does
+  {name} get back?
 - {name} has {c} dollars. Each {thing} costs {p} dollars and {name} buys {a} of them. How many dollars are
   left?
 - {name} buys {a} {things} at {p} dollars each and pays with {c} dollars. How many dollars of change does
@@ -152,6 +193,16 @@ WORDINGS = _wordings("""
   friends. How many {things} are there for every friend?
 - Among {n} friends, {name} and {other} share all their {things} equally. {name} had {a} {things} and
   {other} had {b} {things}. How many does each friend get?
+- {name} counts {a} {things}. {other} counts {b} {things}. Among {n} friends all of them are shared equally.
+  How many {things} does each friend get?
+- {n} friends put together {a} {things} from {name} and {b} {things} from {other} and share them equally.
+  How many does every friend get?
+- There are {n} friends. {name} has {a} {things} and {other} has {b} {things}. All are shared equally. How
+  many {things} are there for each friend?
+- {other} finds {b} {things} and {name} finds {a} {things}. They share them equally among {n} friends. How
+  many does each friend get?
+- In the bag of {name} are {a} {things}, and in the bag of {other} are {b} {things}. {n} friends share them
+  equally. How many {things} does each friend get?
 - {name} picks {a} {things} and {other} picks {b} {things}. {n} friends share all of them equally. How many
   {things} are there for each friend?
 - {name} brings {a} {things} and {other} finds {b} {things}. They put them together and share them equally
@@ -174,6 +225,15 @@ WORDINGS = _wordings("""
   {things} does {name} have now?
 - A bag holds {a} {things}. {name} puts {b} more into the bag. Later {other} takes {c} of them. How many
   {things} are left in the bag?
+- {name} loses {c} {things} after getting {b} more. In the morning {name} had {a} {things}. How many
+  {things} remain?
+- First {name} has {a} {things}. Then {name} finds {b} more. In the evening {other} takes {c} of them. How
+  many {things} does {name} still have?
+- {name} buys {b} {things} and gives {c} {things} to {other}. Before that, there were {a} {things}. How many
+  {things} are there now?
+- With {a} {things} in the bag, {name} gets {b} more and sells {c} to {other}. How many {things} are left?
+- Today {name} has {a} {things}. {other} gives {b} more to {name} and then takes {c} out. How many {things}
+  are there now?
 - {name} had {a} {things}. Then {name} gets {b} more. Later {name} gives {c} of them to {other}. How many
   {things} remain?
 - In the morning {name} has {a} {things}. First {name} buys {b} more. Then {name} loses {c} of them. How
@@ -192,6 +252,13 @@ WORDINGS = _wordings("""
   numbers?
 - There are {a} {things} in the bag of {name} and {b} {things} in the bag of {other}. How many more {things}
   are in the bag of {name}?
+- {other} counts only {b} {things}, and {name} counts {a}. What is the difference?
+- {other} has {b} {things}, but {name} has {a} {things}. What is the difference between the two numbers?
+- There are only {b} {things} in the bag of {other}, but {a} {things} in the bag of {name}. How many more
+  {things} are in the bag of {name}?
+- {other} finds {b} {things}. {name} finds {a} {things}. How many fewer {things} does {other} have than
+  {name}?
+- If {other} owns {b} {things} and {name} owns {a} {things}, how many more {things} does {name} have?
 - {name} picks {a} {things} and {other} picks {b} {things}. How many more {things} does {name} have than
   {other}?
 - {other} owns only {b} {things}, but {name} owns {a} {things}. What is the difference between the two
@@ -212,6 +279,16 @@ WORDINGS = _wordings("""
   are in the two bags together?
 - {name} counts {a} {things}. {other} counts {k} times as many {things}. How many {things} do they have in
   total?
+- {other} counts {k} times as many {things} as {name}. {name} counts {a} {things}. How many {things} are
+  there together?
+- There are {k} times as many {things} in the bag of {other} as in the bag of {name}. {name} has {a}
+  {things}. How many {things} do they have in total?
+- {other} finds {k} times as many {things} as {name}, and {name} finds {a} {things}. What is the total
+  number of {things}?
+- How many {things} do they have together, if {other} owns {k} times as many {things} as {name} and {name}
+  owns {a}?
+- If {other} buys {k} times as many {things} as {name}, and {name} buys {a} {things}, how many {things} do
+  they have in all?
 - {name} owns {a} {things}. {other} owns {k} times as many {things} as {name}. How many {things} do they
   have in total?
 - {other} picks {k} times as many {things} as {name}. {name} picks {a} {things}. How many {things} do they
@@ -233,6 +310,15 @@ WORDINGS = _wordings("""
   does {name} travel?
 - {name} goes {a} miles an hour by bike. After {h} hours, {name} walks {b} miles more. What is the total
   distance in miles?
+- First {name} walks {b} miles. Then {name} travels by bus for {h} hours at {a} miles an hour. How many
+  miles is that in total?
+- {name} walks {b} miles and then rides {a} miles every hour for {h} hours. How far does {name} go in all?
+- After {b} miles by foot, {name} rides a bike at {a} miles an hour for {h} hours. What is the total
+  distance in miles?
+- In the morning {name} walks {b} miles. Then {name} goes {a} miles every hour for {h} hours. How far does
+  {name} travel?
+- First {name} rides {a} miles every hour for {h} hours. Then {name} walks {b} miles. How many miles does
+  {name} travel?
 - {name} rides a bike for {h} hours at {a} miles an hour and then walks {b} miles. How far does {name} go in
   total?
 - First {name} walks {b} miles. Then {name} rides {a} miles every hour for {h} hours. What is the total
@@ -255,6 +341,15 @@ WORDINGS = _wordings("""
   {name} have {c} dollars?
 - {name} needs {c} dollars for a toy. In the bag there are {b} dollars, and each week {name} puts in {p}
   dollars more. How many weeks does {name} need?
+- A toy costs {c} dollars. {name} has {b} dollars and saves {p} dollars a week. How many weeks does it take?
+- A lamp costs {c} dollars, and {name} already has {b} dollars. Every week {name} puts in {p} dollars more.
+  After how many weeks can {name} buy it?
+- {name} has {b} dollars now and saves {p} dollars each week for a bike. The bike costs {c} dollars. How
+  many weeks does {name} have to save?
+- {name} wants a lamp. It costs {c} dollars. {name} saves {p} dollars every week and has {b} dollars now.
+  How many weeks does {name} need?
+- The price of a toy is {c} dollars. How many weeks does {name} have to save {p} dollars, if {name} has {b}
+  dollars?
 - {name} already has {b} dollars and saves {p} dollars a week. A bike costs {c} dollars. After how many
   weeks can {name} buy it?
 - A lamp costs {c} dollars. {name} has {b} dollars now and saves {p} dollars every week. How many weeks does
@@ -273,6 +368,15 @@ WORDINGS = _wordings("""
   {n} years?
 - Today {name} is {a} years old and {other} is {b} years older. What is the age of {other} after {n} more
   years?
+- {name} is {a} years old today, and {other} is {b} years older. How old will {other} be after {n} more
+  years?
+- Today {other} is {b} years older than {name}, and {name} is {a} years old. How old will {other} be in {n}
+  years?
+- {name} is {a} years old. In {n} years, what will the age of {other} be, if {other} is {b} years older than
+  {name}?
+- What will the age of {other} be in {n} years, if {other} is {b} years older than {name} and {name} is {a}
+  years old now?
+- {other} is {b} years older than {name}, who is {a} years old now. How old will {other} be after {n} years?
 - {name} is {a} years old now, and {other} is {b} years older than {name}. What will the age of {other} be
   in {n} years?
 - {other} is {b} years older than {name}. Today {name} is {a} years old. In {n} years, how old will {other}
@@ -289,6 +393,12 @@ WORDINGS = _wordings("""
 - {name} has to read {c} pages and reads {a} pages every day. How many pages does {name} still have to read
   after {n} days?
 - In {n} days {name} reads {a} pages each day of a book with {c} pages. How many pages of the book remain?
+- In a book of {c} pages {name} reads {a} pages each day. After {n} days, how many pages are left?
+- For {n} days {name} reads {a} pages a day of a book with {c} pages. How many pages remain?
+- {name} reads {a} pages a day for {n} days. The book of {name} has {c} pages. How many pages are left?
+- Each day {name} reads {a} pages. There are {c} pages in the book. How many pages are left after {n} days?
+- After {n} days with {a} pages a day, how many pages of a book with {c} pages does {name} still have to
+  read?
 - A book has {c} pages. {name} reads {a} pages every day for {n} days. How many pages does {name} still have
   to read?
 - For {n} days {name} reads {a} pages a day. There are {c} pages in the book. How many pages are left?
@@ -310,6 +420,15 @@ WORDINGS = _wordings("""
   legs do they have together?
 - {name} counts the legs of {a} {things} and {b} {others}. A {thing} has {p} legs, and a {another} has {q}
   legs. How many legs are there?
+- There are {a} {things} with {p} legs each and {b} {others} with {q} legs each. How many legs does {name}
+  see?
+- {name} counts {a} {things}. Each {thing} has {p} legs. Then {name} counts {b} {others} with {q} legs each.
+  How many legs are there in all?
+- On the farm of {name} are {b} {others} and {a} {things}. A {thing} has {p} legs and a {another} has {q}
+  legs. How many legs do they have?
+- {name} has {a} {things} with {p} legs each and {b} {others} with {q} legs each. What is the total number
+  of legs?
+- How many legs are there, if {name} counts {a} {things} with {p} legs and {b} {others} with {q} legs?
 - On a farm {name} sees {a} {things} and {b} {others}. Each {thing} has {p} legs and each {another} has {q}
   legs. How many legs are there in total?
 - {name} counts {a} {things} with {p} legs each and {b} {others} with {q} legs each. How many legs do they
