@@ -1,0 +1,1 @@
+"""Microbenchmarks: `pytest bench/ --benchmark-only`. One file an op, named after it."""
