@@ -75,7 +75,7 @@ class Layer(nn.Module):
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """RoPE in the half-split layout of Llama and Qwen. x [B, Q, H, D], cos and sin [B, Q, 1, D].
 
-    (low, high) -> (low cos - high sin, high cos + low sin): x rolled by half, against a sine with its first half negated.
+    (low, high) -> (low cos - high sin, high cos + low sin): x rolled by half, and a sine with its first half negated.
     """
     cos, sin = rotation
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
@@ -85,7 +85,8 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Not nn.Embedding(V, H): its normal_() on the meta device imports all of torch.compile, four seconds.
+        self.embed = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.hidden_size), freeze=False)
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)

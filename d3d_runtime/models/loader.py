@@ -115,7 +115,7 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
             raise UserError(f"model {str(folder)!r}: the weights file {file!r} is missing")
         try:
             with safe_open(path, framework="pt") as tensors:
-                for name in tensors.keys():
+                for name in tensors.keys():  # noqa: SIM118  (a handle, not a dict)
                     yield name, tensors.get_tensor(name)
         except SafetensorError as error:
             raise UserError(f"model {str(folder)!r}: {file!r} is not a whole safetensors file ({error})") from None
