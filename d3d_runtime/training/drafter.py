@@ -84,8 +84,6 @@ def drafter_loss(
     first = 0 if diffusion.logit_shift else 1  # without the shift the anchor predicts nothing and slot j predicts j
     token_ids, positions, sees = block_rows(batch, anchors, diffusion)
     hidden = drafter(token_ids, positions, MaskedAttention(sees))
-    with torch.no_grad():
-        truth = target(batch.token_ids, torch.arange(length).expand_as(batch.token_ids), causal_attention)
 
     mask_rows = length + torch.arange(anchors.shape[1] * diffusion.num_masks).view(anchors.shape[1], -1)
     rows = torch.cat((anchors[:, :, None], mask_rows.expand(len(anchors), -1, -1)), dim=2)[:, :, first:]
@@ -96,7 +94,9 @@ def drafter_loss(
     index = torch.arange(len(anchors))[:, None, None]
     before = before.clamp(max=length - 2)
     log_q = drafter.logits(hidden[index, rows].flatten(0, 2)[inside]).log_softmax(-1)
-    p = target.logits(truth[index, before].flatten(0, 2)[inside]).softmax(-1)
+    with torch.no_grad():
+        truth = target(batch.token_ids, torch.arange(length).expand_as(batch.token_ids), causal_attention)
+        p = target.logits(truth[index, before].flatten(0, 2)[inside]).softmax(-1)
     text = batch.token_ids[index, before + 1].flatten()[inside]
     loss = (1 - distill) * F.nll_loss(log_q, text, reduction="none") - distill * (p * log_q).sum(-1)
     return (loss * weight).sum() / weight.sum()

@@ -19,7 +19,7 @@ from d3d_runtime.training.muon import Muon
 
 @dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up, flat, then linear decay to a tenth over the last `decay` share of the steps."""
+    """Linear warm-up, flat, then linear decay to a fiftieth over the last `decay` share of the steps."""
 
     steps: int
     learning_rate: float
