@@ -43,9 +43,9 @@ def draft_candidates(
     found = min(k, vocab)
     values, ids = perturbed.sort(dim=1, descending=True, stable=True)  # stable: the lowest id among equals
     values, ids = values[:, :found], ids[:, :found]
-    log_q = (tempered - tempered.logsumexp(1, keepdim=True)).gather(1, ids)
+    log_q = tempered.log_softmax(1).gather(1, ids)
     sharpened = (values - values[:, :1]) / beta  # relative to the best: an infinite logit must not overflow
-    score = torch.where(greedy[:, None], log_q, sharpened - sharpened.logsumexp(1, keepdim=True))
+    score = torch.where(greedy[:, None], log_q, sharpened.log_softmax(1))
     missing = values == -torch.inf
 
     for out, value, padding in (

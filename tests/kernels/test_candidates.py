@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 
+import d3d_kernels as dk
+
 from . import cases, oracle
 from .harness import Target, call
 from .test_oracle import PARAMETERS, sampling_of
@@ -58,6 +60,34 @@ def test_candidates_log_probs_and_scores(on: Target, p: oracle.Parameters, k, ma
             infinite = [-math.inf] * padding
             assert got.log_probs[r, slot].tolist() == pytest.approx(log_q + infinite, abs=2e-5)
             assert got.scores[r, slot].tolist() == pytest.approx(scores + infinite, abs=5e-5)
+
+
+HALF = -math.log(2)  # its weight is exactly one half in fp32
+
+
+@pytest.mark.parametrize(
+    "filters,survivors",
+    [
+        ({"top_k": 1}, 1),
+        ({"top_k": 2}, 3),  # a tie on the border stays in
+        ({"top_k": 3}, 3),
+        ({"top_p": 0.5}, 1),  # the maximum holds half of the mass: enough
+        ({"top_p": 0.500001}, 3),
+        ({"top_p": 0.999}, 3),
+        ({"min_p": 0.5}, 3),
+        ({"min_p": 0.500001}, 1),
+        ({"top_k": 2, "top_p": 0.6}, 3),
+        ({"top_p": 0.5, "min_p": 0.1}, 1),
+        ({"temperature": 0.0, "top_k": 1, "top_p": 0.1, "min_p": 0.9}, 5),  # greedy: filters are off
+    ],
+    ids=str,
+)
+def test_borders_of_the_filters(on: Target, filters: dict, survivors: int) -> None:
+    """One token of weight 1, two of one half, two of next to nothing."""
+    row = torch.tensor([HALF, -30.0, 0.0, HALF, -31.0])
+    sampling = dk.SamplingTensors.full(4, **filters)
+    drafted = call(on, "draft_candidates", row.expand(4, 1, 5), 5, sampling, torch.arange(4))
+    assert (drafted.token_ids >= 0).sum(2).flatten().tolist() == [survivors] * 4
 
 
 @pytest.mark.parametrize("p", PARAMETERS, ids=str)
