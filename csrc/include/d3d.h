@@ -1,0 +1,215 @@
+/* D3D kernels: the C interface.
+ *
+ * One struct of arguments per operation, one function per operation and device. No torch, no Python, no
+ * exceptions. Pointers are raw, strides count elements (bytes where said), offsets are 64 bits wide. A null
+ * pointer is an absent optional. Unless a stride is given, arrays are dense and row-major.
+ *
+ *   d3d_<op>_cpu(args, num_threads)   returns when the work is done; may be called from several threads at
+ *                                     once. The only memory it allocates is scratch of the calling thread,
+ *                                     kept for the next call.
+ *   d3d_<op>_cuda(args, stream)       queues the work on a cudaStream_t and returns. It never allocates,
+ *                                     synchronises or touches another stream, so it can be captured.
+ *
+ * Inputs are never written. Every element of every output is. A function returns D3D_OK or a d3d_error.
+ *
+ * B requests, R rows, N tree nodes, L draft positions, K candidates, E outcomes, V vocabulary, M KV moves.
+ */
+#ifndef D3D_H
+#define D3D_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define D3D_VERSION "0.1.0"
+#define D3D_MAX_VOCAB (1 << 22) /* 2^22 fixed-point weights of 2^40 fit in 63 bits */
+
+typedef enum d3d_error {
+  D3D_OK = 0,
+  D3D_ERROR_ARGUMENT =
+      1,                /* a size is negative, a needed pointer is null, or V is not in [1, D3D_MAX_VOCAB) */
+  D3D_ERROR_DTYPE = 2,  /* unknown d3d_dtype */
+  D3D_ERROR_MEMORY = 3, /* no memory for CPU scratch */
+  D3D_ERROR_LAUNCH = 4  /* the CUDA runtime refused the launch; see d3d_cuda_error_string */
+} d3d_error;
+
+typedef enum d3d_dtype { D3D_F32 = 0, D3D_BF16 = 1, D3D_F16 = 2, D3D_F64 = 3 } d3d_dtype;
+
+/* Bits of the per-row status outputs. */
+enum {
+  D3D_STATUS_NO_FINITE_LOGIT = 1, /* the row offered nothing to choose from: token 0 */
+  D3D_STATUS_BAD_TREE = 2,        /* a parent that is not an earlier node, or a row outside the logits */
+  D3D_STATUS_BAD_TOKEN = 4        /* a drafted id outside [0, V); it is never accepted */
+};
+
+/* Sampling parameters of B requests. Below a temperature of 1e-5 (or NaN) a request is greedy. Off are:
+ * top_k <= 0 or >= V, top_p >= 1 or NaN, min_p <= 0 or NaN. */
+typedef struct d3d_sampling {
+  int64_t num_requests;
+  const float* temperature;
+  const int32_t* top_k;
+  const float* top_p;
+  const float* min_p;
+  const int64_t* seed; /* 64 bits, any sign */
+} d3d_sampling;
+
+/* B lists of token ids; ids outside [0, V) are padding. */
+typedef struct d3d_id_lists {
+  const int64_t* ids; /* [B, length], null: no list */
+  int64_t stride;     /* from one request's list to the next; 0: all share one */
+  int64_t length;
+} d3d_id_lists;
+
+/* Adjustments of B requests' logits, applied in the order of the fields. */
+typedef struct d3d_penalties {
+  d3d_id_lists prompt;
+  d3d_id_lists output;
+  const float* repetition; /* l > 0 ? l / r : l * r, ids of prompt or output */
+  const float* frequency;  /* l -= f * (occurrences in output) */
+  const float* presence;   /* l -= p, ids of output */
+  d3d_id_lists bias;       /* l += value; values of a repeated id add up in list order */
+  const float* bias_values;
+  int64_t bias_values_stride;
+  const int32_t* allowed_bits; /* bit v % 32 of word v / 32 clear: -inf */
+  int64_t allowed_stride;      /* words from one request to the next */
+} d3d_penalties;
+
+/* token_ids[r] = argmax_v of filter(l_v / T) + G(seed, positions[r], v). */
+typedef struct d3d_sample_args {
+  const void* logits; /* [R, V], last dimension dense */
+  int32_t dtype;
+  int32_t vocab;
+  int64_t num_rows;
+  int64_t row_stride;
+  d3d_sampling sampling;
+  const int64_t* positions;   /* [R] of the token to be sampled */
+  const int32_t* request_ids; /* [R], null: row r is request r. Outside [0, B): as a row without a logit */
+  const d3d_penalties* penalties; /* host pointer */
+  int64_t* token_ids;             /* [R] out */
+  int32_t* status;                /* [R] out */
+  void* workspace;                /* CUDA with penalties only: d3d_sample_workspace_bytes */
+} d3d_sample_args;
+
+/* The K largest perturbed logits of each drafted position, best first. */
+typedef struct d3d_draft_args {
+  const void* logits; /* [R, L, V] */
+  int32_t dtype;
+  int32_t vocab;
+  int64_t num_rows;
+  int64_t num_positions; /* L */
+  int64_t row_stride;
+  int64_t position_stride;
+  int32_t num_candidates; /* K */
+  int32_t mask_token_id;  /* never a candidate; -1: none */
+  float beta;             /* temper of the scores */
+  d3d_sampling sampling;
+  const int64_t* positions; /* [R] of the first drafted token */
+  const int32_t* request_ids;
+  const d3d_penalties* penalties;
+  int64_t* token_ids; /* [R, L, K] out, -1 where fewer than K survive */
+  float* log_probs;   /* [R, L, K] out, log q of the filtered, tempered row */
+  float* scores;      /* [R, L, K] out */
+} d3d_draft_args;
+
+/* The N most probable prefixes and the E next ones. */
+typedef struct d3d_build_tree_args {
+  int64_t num_requests;
+  int64_t num_positions;              /* L */
+  int32_t num_candidates;             /* K */
+  int32_t num_nodes;                  /* N >= 1 */
+  int32_t num_outcomes;               /* E */
+  int32_t max_depth;                  /* deeper entries are outcomes only */
+  const int64_t* root_ids;            /* [B], negative: an empty lane */
+  const int64_t* candidate_token_ids; /* [B, L, K], negative ends a list */
+  const float* candidate_scores;      /* [B, L, K], not finite ends a list */
+  d3d_id_lists stop;                  /* nothing grows below these, and they are no outcomes */
+  int64_t* token_ids;                 /* [B, N] out */
+  int32_t* parents;                   /* [B, N] out */
+  int32_t* depths;                    /* [B, N] out */
+  int32_t* node_counts;               /* [B] out */
+  int32_t* mask_bits;                 /* [B, N, ceil(N / 32)] out */
+  int32_t* outcome_parents;           /* [B, E] out */
+  int64_t* outcome_token_ids;         /* [B, E] out */
+  float* outcome_scores;              /* [B, E] out */
+} d3d_build_tree_args;
+
+/* The path of the target's own samples through the draft tree. */
+typedef struct d3d_verify_tree_args {
+  const void* logits; /* [B, N, V], or [R, V] with row_starts */
+  int32_t dtype;
+  int32_t vocab;
+  int64_t num_requests;
+  int32_t num_nodes;      /* N */
+  int64_t request_stride; /* of [B, N, V]; unused with row_starts */
+  int64_t row_stride;
+  const int32_t* row_starts; /* [B]: node i of request b is row row_starts[b] + i */
+  int64_t num_rows;          /* R; used with row_starts */
+  const int64_t* token_ids;
+  const int32_t* parents;
+  const int32_t* node_counts;
+  d3d_sampling sampling;
+  const int64_t* root_positions; /* [B] */
+  const d3d_penalties* penalties;
+  int32_t* accepted_nodes; /* [B, N] out, root excluded, -1 padded */
+  int32_t* num_accepted;   /* [B] out */
+  int64_t* bonus_ids;      /* [B] out */
+  int32_t* status;         /* [B] out */
+} d3d_verify_tree_args;
+
+/* The first outcome (last accepted node, bonus token) that came true, or -1. */
+typedef struct d3d_select_outcome_args {
+  int64_t num_requests;
+  int32_t num_nodes;
+  int32_t num_outcomes;
+  const int32_t* accepted_nodes;
+  const int32_t* num_accepted;
+  const int64_t* bonus_ids;
+  const int32_t* outcome_parents;
+  const int64_t* outcome_token_ids;
+  int32_t* index; /* [B] out */
+} d3d_select_outcome_args;
+
+/* One tensor of a paged cache; strides in bytes. The row of a slot is num_heads pieces of head_bytes. */
+typedef struct d3d_kv_buffer {
+  void* data;
+  int64_t page_stride;
+  int64_t offset_stride;
+  int64_t head_stride;
+  int64_t num_heads;
+  int64_t head_bytes;
+} d3d_kv_buffer;
+
+/* Copies rows in list order, in place. No entry may write a row that a later one reads; requests move
+ * disjoint rows. Slots outside [0, num_pages * page_size) on either side skip the entry. */
+typedef struct d3d_move_kv_args {
+  const d3d_kv_buffer* buffers;
+  int64_t num_buffers;
+  int64_t num_pages;
+  int64_t page_size;
+  int64_t num_requests;
+  int64_t num_moves;      /* M */
+  const int64_t* sources; /* [B, M] */
+  const int64_t* targets; /* [B, M] */
+  const int32_t* counts;  /* [B] */
+} d3d_move_kv_args;
+
+int d3d_sample_cpu(const d3d_sample_args* args, int num_threads);
+int d3d_draft_candidates_cpu(const d3d_draft_args* args, int num_threads);
+int d3d_build_tree_cpu(const d3d_build_tree_args* args, int num_threads);
+int d3d_verify_tree_cpu(const d3d_verify_tree_args* args, int num_threads);
+int d3d_select_outcome_cpu(const d3d_select_outcome_args* args, int num_threads);
+int d3d_move_kv_cpu(const d3d_move_kv_args* args, int num_threads);
+
+int64_t d3d_sample_workspace_bytes(const d3d_sample_args* args);
+int d3d_sample_cuda(const d3d_sample_args* args, void* stream);
+
+const char* d3d_error_string(int error);
+const char* d3d_cuda_error_string(void); /* of the last D3D_ERROR_LAUNCH in this thread */
+const char* d3d_simd_level(void);        /* "avx512", "avx2" or "baseline"; D3D_SIMD=... forces a lower one */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,151 @@
+// Reading one row of logits, a tile at a time.
+//
+// A tile is Team::kTile consecutive tokens in the compute type (double for f64 logits, float for the others,
+// whose values it holds exactly). Reading makes every value comparable: NaN becomes -inf, +inf the largest
+// finite value, and what lies past the vocabulary -inf. Such a value can tie or win, never poison a sum.
+#pragma once
+
+#include <limits>
+
+#include "team.h"
+
+D3D_NAMESPACE_BEGIN
+
+// Storage types of logits: `Bits` is what memory holds, widen() makes the compute type of it.
+struct Float32 {
+  using Bits = float;
+  template <class P>
+  D3D_INLINE static P widen(P x) {
+    return x;
+  }
+};
+
+struct Float64 {
+  using Bits = double;
+  template <class P>
+  D3D_INLINE static P widen(P x) {
+    return x;
+  }
+};
+
+struct BFloat16 {
+  using Bits = uint16_t;
+  template <class P>
+  D3D_INLINE static Rebind<P, float> widen(P x) {
+    return bits_as<Rebind<P, float>>(convert<uint32_t>(x) << 16);
+  }
+};
+
+struct Float16 {
+  using Bits = uint16_t;
+  // Rebias the exponent; a subnormal is (1 + m) - 1, scaled.
+  template <class P>
+  D3D_INLINE static Rebind<P, float> widen(P x) {
+    using W = Rebind<P, uint32_t>;
+    using F = Rebind<P, float>;
+    const W word = convert<uint32_t>(x);
+    const W magnitude = (word & 0x7FFFu) << 13;
+    const W normal = magnitude + (112u << 23);
+    const W special = magnitude | 0x7F800000u;
+    const W subnormal = bits_as<W>(bits_as<F>(magnitude + (113u << 23)) - 0x1p-14f);
+    const W finite = choose(magnitude < (1u << 23), subnormal, normal);
+    return bits_as<F>(choose(magnitude >= (31u << 23), special, finite) | (word & 0x8000u) << 16);
+  }
+};
+
+template <class Real>
+struct Limits {
+  static constexpr Real kLowest = std::numeric_limits<Real>::lowest();
+  static constexpr Real kLargest = std::numeric_limits<Real>::max();
+  static constexpr Real kNone = -std::numeric_limits<Real>::infinity();  // can never be chosen
+};
+
+template <class Real, class P>
+D3D_INLINE P comparable(P x) {
+  return smaller(larger(x, splat<P>(Limits<Real>::kNone)), splat<P>(Limits<Real>::kLargest));  // NaN: -inf
+}
+
+// kTile values as packs.
+template <class T, class Team>
+struct Tile {
+  using P = Pack<T, Team::kLanes>;
+  static constexpr int kPacks = Team::kTile / Team::kLanes;
+  P pack[kPacks];
+
+  D3D_INLINE void store(T (&values)[Team::kTile]) const {
+    for (int i = 0; i < kPacks; ++i) d3d::store(values + i * Team::kLanes, pack[i]);
+  }
+};
+
+template <class T, class Team>
+D3D_INLINE T tile_maximum(const Tile<T, Team>& x) {
+  auto most = x.pack[0];
+  for (int i = 1; i < x.kPacks; ++i) most = larger(x.pack[i], most);
+  return fold_lanes(most, [](auto a, auto b) D3D_INLINE_LAMBDA { return larger(a, b); });
+}
+
+template <class T, class Team>
+D3D_INLINE T tile_minimum(const Tile<T, Team>& x) {
+  auto least = x.pack[0];
+  for (int i = 1; i < x.kPacks; ++i) least = smaller(x.pack[i], least);
+  return fold_lanes(least, [](auto a, auto b) D3D_INLINE_LAMBDA { return smaller(a, b); });
+}
+
+// s_v = l_v / T of one row. T = 1 for a greedy request, whose logits are compared as they are.
+template <class Logit>
+struct Row {
+  using Bits = typename Logit::Bits;
+  using Real = decltype(Logit::widen(Bits{}));
+
+  const Bits* logits;
+  int32_t vocab;
+  Real temperature;
+  int32_t excluded;  // a token that is not offered, or -1
+
+  template <class Team>
+  D3D_INLINE void read(Team&, int32_t first, Tile<Real, Team>& s) const {
+    constexpr int kLanes = Team::kLanes, kTile = Team::kTile;
+    using P = Pack<Bits, kLanes>;
+    const Bits* from = logits + first;
+    const bool whole = first + kTile <= vocab;
+    if (kLanes > 1 && whole) {
+      for (int i = 0; i < s.kPacks; ++i)
+        s.pack[i] = comparable<Real>(Logit::widen(load<P>(from + i * kLanes)));
+    } else {
+      const Bytes<kTile> tile = copy<kTile>(from, vocab - first);
+      for (int i = 0; i < s.kPacks; ++i)
+        s.pack[i] = comparable<Real>(Logit::widen(load<P>(tile.bits + i * kLanes)));
+    }
+    if (temperature != 1)  // the quotient may overflow again
+      for (int i = 0; i < s.kPacks; ++i) s.pack[i] = comparable<Real>(s.pack[i] / temperature);
+    if (!whole || (excluded >= first && excluded < first + kTile)) mask(first, s);
+  }
+
+ private:
+  // A GPU thread's tile, in one or two wide loads where the address allows it.
+  template <int kTile>
+  struct alignas(kTile * sizeof(Bits) < 16 ? kTile * sizeof(Bits) : 16) Bytes {
+    Bits bits[kTile];
+  };
+
+  template <int kTile>
+  D3D_INLINE static Bytes<kTile> copy(const Bits* from, int32_t count) {
+    using Tile = Bytes<kTile>;
+    if (count >= kTile && reinterpret_cast<uintptr_t>(from) % alignof(Tile) == 0)
+      return *reinterpret_cast<const Tile*>(from);
+    Tile tile;
+    for (int i = 0; i < kTile; ++i) tile.bits[i] = i < count ? from[i] : Bits{};
+    return tile;
+  }
+
+  template <class Team>
+  D3D_INLINE void mask(int32_t first, Tile<Real, Team>& s) const {
+    Real values[Team::kTile];
+    s.store(values);
+    for (int i = 0; i < Team::kTile; ++i)
+      if (first + i >= vocab || first + i == excluded) values[i] = Limits<Real>::kNone;
+    for (int i = 0; i < s.kPacks; ++i) s.pack[i] = load<Pack<Real, Team::kLanes>>(values + i * Team::kLanes);
+  }
+};
+
+D3D_NAMESPACE_END

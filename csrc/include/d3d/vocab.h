@@ -1,0 +1,314 @@
+// Choosing tokens from one row: y(t) for the target, the K best candidates for the drafter.
+//
+// One scan serves all of it. It offers tokens, in ascending id, to a sink that keeps the best by
+//
+//     x_v = s_v                 greedy
+//     x_v = s_v + G(seed, t, v) otherwise; the argmax is then an exact sample of softmax(s)   (Gumbel-max)
+//
+// and skips what cannot get in. With m the largest s of a tile and b what a token must beat, the tile is out
+// if m + max G < b before a random word is drawn, and if its smallest word is too large (philox.h) before a
+// logarithm is taken. Once b has settled, about one tile in a thousand gets further.
+//
+// top-p without a sort: a filter that keeps the tokens above some value commutes with an argmax as follows.
+// Let v be the winner among all tokens. If v survives the filter it is the winner among the survivors, which
+// are a subset. If it does not, nothing at or below s_v survives either, so the scan is repeated above s_v.
+// Whether v survives takes the masses of the row and of what lies above s_v: one pass. The number of scans
+// exceeds one by ln(1 / p) on average at most, since each failure shrinks the remaining mass uniformly.
+#pragma once
+
+#include "filter.h"
+#include "philox.h"
+
+D3D_NAMESPACE_BEGIN
+
+constexpr float kGreedyBelow = 1e-5f;
+
+struct SamplingParams {
+  float temperature;
+  int32_t top_k;
+  float top_p;
+  float min_p;
+  int64_t seed;
+
+  D3D_INLINE bool greedy() const { return !(temperature >= kGreedyBelow); }
+  D3D_INLINE bool filters_k(int32_t vocab) const { return top_k > 0 && top_k < vocab; }
+  D3D_INLINE bool filters_p() const { return top_p < 1; }
+  D3D_INLINE bool filters_min() const { return min_p > 0; }
+};
+
+// Survival as far as it is a bound on the value: at least `floor`, and min_p of the maximum's weight.
+template <class Real>
+struct Survivors {
+  Real floor;
+  Real top;     // the row's maximum; used with min_p only
+  float min_p;  // 0: off
+
+  D3D_INLINE bool keeps(Real s) const {
+    return s >= floor && (!(min_p > 0) || s == top || relative_weight(s, top) >= min_p);
+  }
+
+  // The weights of a pack, 0 for what does not survive.
+  template <class P, class F>
+  D3D_INLINE F keep(P s, F weight) const {
+    const auto likely = (weight >= min_p) | mask_for<float>(s == top);
+    return choose(mask_for<float>(s >= floor) & likely, weight, splat<F>(0.0f));
+  }
+};
+
+template <class Real>
+struct Token {
+  Real x;  // what tokens are ranked by
+  Real s;
+  int32_t id;
+
+  D3D_INLINE bool beats(const Token& other) const { return x > other.x || (x == other.x && id < other.id); }
+};
+
+template <class Real>
+D3D_INLINE Token<Real> no_token() {
+  return {Limits<Real>::kNone, Limits<Real>::kNone, INT32_MAX};
+}
+
+// A sink that keeps one token. Ids ascend within a rank, so equal values that come later lose.
+template <class Real>
+struct BestToken {
+  Token<Real> best = no_token<Real>();
+
+  D3D_INLINE Real bar() const { return best.x; }
+  D3D_INLINE void offer(Token<Real> token) { best = token; }
+};
+
+// A sink that keeps K tokens in a heap whose head is the worst of them.
+template <class Real>
+struct BestTokens {
+  Token<Real>* heap;
+  int32_t capacity;
+  int32_t count = 0;
+
+  D3D_INLINE Real bar() const { return count < capacity ? Limits<Real>::kNone : heap[0].x; }
+
+  D3D_INLINE void offer(Token<Real> token) {
+    if (count < capacity) {
+      int32_t at = count++;
+      for (; at > 0 && heap[(at - 1) / 2].beats(token); at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
+      heap[at] = token;
+    } else {
+      sink_from_head(token, count);
+    }
+  }
+
+  // Best first.
+  D3D_INLINE void sort() {
+    for (int32_t left = count - 1; left > 0; --left) {
+      const Token<Real> worst = heap[0];
+      sink_from_head(heap[left], left);
+      heap[left] = worst;
+    }
+  }
+
+  // Places `token` in the heap of `size` whose head is free.
+  D3D_INLINE void sink_from_head(Token<Real> token, int32_t size) {
+    int32_t at = 0;
+    for (int32_t child = 1; child < size; child = 2 * at + 1) {
+      if (child + 1 < size && heap[child].beats(heap[child + 1])) ++child;
+      if (!token.beats(heap[child])) break;
+      heap[at] = heap[child];
+      at = child;
+    }
+    heap[at] = token;
+  }
+};
+
+// Offers this rank's tokens to the sink; the row's maximum to every rank.
+template <bool kNoisy, class Team, class Row, class Real, class Sink>
+D3D_PASS Real scan_row(Team& team, const Row& row, const Noise& noise, const Survivors<Real>& survivors,
+                       Sink& sink) {
+  constexpr int kTile = Team::kTile, kLanes = Team::kLanes;
+  Real top = Limits<Real>::kNone;
+  for (int32_t first = kTile * team.rank(); first < row.vocab; first += kTile * team.size()) {
+    Tile<Real, Team> s;
+    row.read(team, first, s);
+    const Real tile_top = tile_maximum(s);
+    top = larger(top, tile_top);
+    if (!(tile_top >= survivors.floor)) continue;
+    uint32_t limit = 0;
+    Tile<uint32_t, Team> words;
+    if constexpr (kNoisy) {
+      if (tile_top + Real(kGumbelMax) < sink.bar()) continue;
+      team.draw(noise, first, words);
+      limit = word_limit(tile_top, sink.bar());
+      if (tile_minimum(words) > limit) continue;
+    } else {
+      if (!(tile_top > sink.bar())) continue;
+    }
+    for (int i = 0; i < s.kPacks; ++i) {
+      auto x = s.pack[i];
+      if constexpr (kNoisy) {
+        if (!any(words.pack[i] <= limit)) continue;
+        x = x + convert<Real>(gumbel(words.pack[i]));
+      }
+      if (!any(x > sink.bar())) continue;
+      Real ranked[kLanes], values[kLanes];
+      store(ranked, x);
+      store(values, s.pack[i]);
+      for (int j = 0; j < kLanes; ++j)
+        if (ranked[j] > sink.bar() && survivors.keeps(values[j]))
+          sink.offer({ranked[j], values[j], first + i * kLanes + j});
+    }
+  }
+  return team.reduce(top, [](Real a, Real b) { return larger(a, b); });
+}
+
+// The k-th largest value, or the lowest if there are fewer. A team that can affords a heap of k: one quick
+// scan.
+template <class Team, class Row>
+D3D_INLINE typename Row::Real kth_largest(Team& team, const Row& row, const Noise& noise, int32_t k,
+                                          Token<typename Row::Real>* tokens, uint64_t* histogram) {
+  using Real = typename Row::Real;
+  if constexpr (Team::kHeapLimit > 0) {
+    if (k <= Team::kHeapLimit) {
+      BestTokens<Real> sink{tokens, k};
+      scan_row<false>(team, row, noise, Survivors<Real>{Limits<Real>::kLowest, Real(0), 0.0f}, sink);
+      return larger(sink.bar(), Limits<Real>::kLowest);
+    }
+  }
+  return top_k_cut(team, row, histogram, k);
+}
+
+template <class Team, class Row>
+D3D_PASS typename Row::Real row_maximum(Team& team, const Row& row) {
+  using Real = typename Row::Real;
+  Real top = Limits<Real>::kNone;
+  for (int32_t first = Team::kTile * team.rank(); first < row.vocab; first += Team::kTile * team.size()) {
+    Tile<Real, Team> s;
+    row.read(team, first, s);
+    top = larger(top, tile_maximum(s));
+  }
+  return team.reduce(top, [](Real a, Real b) { return larger(a, b); });
+}
+
+// Calls act(s, weight) with this rank's packs. It may leave out packs that lie below the floor or weigh
+// nothing.
+template <class Team, class Row, class Real, class Act>
+D3D_PASS void for_weights(Team& team, const Row& row, Real top, Real floor, Act act) {
+  constexpr int kTile = Team::kTile;
+  floor = larger(floor, top - Real(29));  // e^-29 is 0 in fixed point
+  for (int32_t first = kTile * team.rank(); first < row.vocab; first += kTile * team.size()) {
+    Tile<Real, Team> s;
+    row.read(team, first, s);
+    if (!(tile_maximum(s) >= floor)) continue;
+    for (int i = 0; i < s.kPacks; ++i)
+      act(s.pack[i], relative_weight(s.pack[i], splat<Pack<Real, Team::kLanes>>(top)));
+  }
+}
+
+template <class Team, class P>
+D3D_INLINE uint64_t team_sum(Team& team, P mine) {
+  const auto add = [](auto a, auto b) D3D_INLINE_LAMBDA { return a + b; };
+  return team.reduce(fold_lanes(mine, add), add);
+}
+
+template <class Team, class Real>
+D3D_INLINE Token<Real> team_best(Team& team, Token<Real> mine) {
+  return team.reduce(mine, [](Token<Real> a, Token<Real> b) { return b.beats(a) ? b : a; });
+}
+
+// y(t) of one row, or -1 if it has no finite logit. tokens: kHeapLimit places; histogram: kDigits words.
+template <class Team, class Row>
+D3D_PASS int32_t sample_row(Team& team, const Row& row, const SamplingParams& params, int64_t position,
+                            Token<typename Row::Real>* tokens, uint64_t* histogram) {
+  using Real = typename Row::Real;
+  using Mass = Pack<uint64_t, Team::kLanes>;
+  const Noise noise(params.seed, position, Purpose::kGumbel);
+  Survivors<Real> survivors{Limits<Real>::kLowest, Real(0), 0.0f};
+  Token<Real> best;
+  if (params.greedy()) {
+    BestToken<Real> sink;
+    scan_row<false>(team, row, noise, survivors, sink);
+    best = team_best(team, sink.best);
+  } else {
+    if (params.filters_k(row.vocab))
+      survivors.floor = kth_largest(team, row, noise, params.top_k, tokens, histogram);
+    const Real lowest = survivors.floor;  // of what top-k left
+    if (params.filters_min()) {
+      survivors.top = row_maximum(team, row);
+      survivors.min_p = params.min_p;
+    }
+    for (;;) {
+      BestToken<Real> sink;
+      const Real top = scan_row<true>(team, row, noise, survivors, sink);
+      best = team_best(team, sink.best);
+      if (!params.filters_p() || best.s == top) break;
+      Mass total{}, above{};
+      for_weights(team, row, top, smaller(lowest, best.s), [&](auto s, auto weight) D3D_INLINE_LAMBDA {
+        const auto none = splat<decltype(weight)>(0.0f);
+        total += fixed_point(choose(mask_for<float>(s >= lowest), weight, none));
+        above += fixed_point(choose(mask_for<float>(s > best.s), weight, none));
+      });
+      if (team_sum(team, above) < top_p_target(params.top_p, team_sum(team, total))) break;
+      survivors.floor = next_above(best.s);
+    }
+  }
+  return best.id == INT32_MAX ? -1 : best.id;
+}
+
+// K candidates of one drafted position. tokens: K places for each rank, and kHeapLimit at least.
+// Missing candidates are -1, -inf, -inf.
+template <class Team, class Row>
+D3D_PASS void draft_row(Team& team, const Row& row, const SamplingParams& params, int64_t position,
+                        float beta, int32_t k, Token<typename Row::Real>* tokens, uint64_t* histogram,
+                        int64_t* token_ids, float* log_probs, float* scores) {
+  using Real = typename Row::Real;
+  using Mass = Pack<uint64_t, Team::kLanes>;
+  const Noise noise(params.seed, position, Purpose::kGumbel);
+  Survivors<Real> survivors{Limits<Real>::kLowest, Real(0), 0.0f};
+  BestTokens<Real> sink{tokens + static_cast<int64_t>(team.rank()) * k, k};
+  Real top;
+  if (params.greedy()) {
+    top = scan_row<false>(team, row, noise, survivors, sink);
+  } else {
+    if (params.filters_k(row.vocab))
+      survivors.floor = kth_largest(team, row, noise, params.top_k, tokens, histogram);
+    if (params.filters_p() || params.filters_min()) survivors.top = row_maximum(team, row);
+    if (params.filters_p())
+      survivors.floor = top_p_cut(team, row, survivors.floor, histogram, params.top_p, survivors.top);
+    if (params.filters_min()) survivors.min_p = params.min_p;
+    top = scan_row<true>(team, row, noise, survivors, sink);
+  }
+  sink.sort();
+
+  Mass kept{};
+  for_weights(team, row, top, survivors.floor,
+              [&](auto s, auto weight) D3D_INLINE_LAMBDA { kept += fixed_point(survivors.keep(s, weight)); });
+  const float mass = static_cast<float>(team_sum(team, kept)) * 0x1p-40f;
+  const float log_mass = log_positive(larger(mass, 0x1p-40f));
+
+  // Each rank holds its best in order; the team's next is among the heads.
+  int32_t head = 0, found = 0;
+  Real first_x = 0;
+  float sharpened_sum = 0;
+  for (; found < k; ++found) {
+    const Token<Real> mine = head < sink.count ? sink.heap[head] : no_token<Real>();
+    const Token<Real> next = team_best(team, mine);
+    if (next.id == INT32_MAX) break;
+    if (next.id == mine.id) ++head;
+    if (found == 0) first_x = next.x;
+    const float log_prob = static_cast<float>(next.s - top) - log_mass;
+    const float sharpened = static_cast<float>(next.x - first_x) / beta;
+    sharpened_sum += exp_negative(sharpened);
+    if (team.rank() == 0) {
+      token_ids[found] = next.id;
+      log_probs[found] = log_prob;
+      scores[found] = params.greedy() ? log_prob : sharpened;
+    }
+  }
+  if (team.rank() != 0) return;
+  if (!params.greedy() && found > 0)
+    for (int32_t i = 0; i < found; ++i) scores[i] -= log_positive(sharpened_sum);
+  for (int32_t i = found; i < k; ++i) {
+    token_ids[i] = -1;
+    log_probs[i] = scores[i] = Limits<float>::kNone;
+  }
+}
+
+D3D_NAMESPACE_END

@@ -1,0 +1,53 @@
+"""Tensors as the compiled libraries take them: addresses, sizes and codes of d3d.h."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from .types import Penalties, SamplingTensors
+
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}  # d3d_dtype
+NO_IDS = (0, 0, 0)  # address, stride, length
+
+
+def sampling_addresses(sampling: SamplingTensors) -> tuple[int, int, int, int, int, int]:
+    temperature = sampling.temperature
+    return (
+        temperature.shape[0],
+        temperature.data_ptr(),
+        sampling.top_k.data_ptr(),
+        sampling.top_p.data_ptr(),
+        sampling.min_p.data_ptr(),
+        sampling.seed.data_ptr(),
+    )
+
+
+def penalty_record(library: ModuleType, penalties: Penalties):
+    """The library's own record of the addresses; the tensors must outlive it."""
+    values, bits = penalties.bias_values, penalties.allowed_bits
+    return library.Penalties(
+        id_lists(penalties.prompt_ids),
+        id_lists(penalties.output_ids),
+        address(penalties.repetition),
+        address(penalties.frequency),
+        address(penalties.presence),
+        id_lists(penalties.bias_ids),
+        address(values),
+        0 if values is None else values.stride(0),
+        address(bits),
+        0 if bits is None else bits.stride(0),
+    )
+
+
+def id_lists(ids: Tensor | None) -> tuple[int, int, int]:
+    """One list a request [B,n], or one for all [n]."""
+    if ids is None:
+        return NO_IDS
+    return ids.data_ptr(), ids.stride(0) if ids.ndim == 2 else 0, ids.shape[-1]
+
+
+def address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
