@@ -54,13 +54,13 @@ def verify_chain(
     checks.vector("positions", positions, torch.int64, (batch,), device)
 
     # A token outside the vocabulary is never accepted, so it ends its chain; as padding it is no error.
-    node = torch.arange(rows, dtype=torch.int32, device=device).expand(batch, rows)
+    index = torch.arange(-1, rows, dtype=torch.int32, device=device).expand(batch, rows + 1)
     tree = DraftTree(
         token_ids=torch.nn.functional.pad(draft_ids, (1, 0)),
-        parents=node - 1,
-        depths=node,
-        num_nodes=node.new_full((batch,), rows),
-        mask_bits=node.new_empty(batch, rows, mask_words(rows)),  # verification does not read it
+        parents=index[:, :-1],
+        depths=index[:, 1:],
+        num_nodes=index.new_full((batch,), rows),
+        mask_bits=index.new_empty(batch, rows, mask_words(rows)),  # verification does not read it
     )
     verdict = verify_tree(target_logits, tree, sampling, positions - 1, penalties, out=out, backend=backend)
     verdict.status.bitwise_and_(~int(Status.BAD_TOKEN))

@@ -38,9 +38,7 @@ def generator(*seed: object) -> torch.Generator:
 
 def sampling(batch: int, g: torch.Generator) -> dk.SamplingTensors:
     """Mixed parameters, seeds of either sign."""
-    temperature, top_k, top_p, min_p = zip(
-        *(PARAMETERS[b % len(PARAMETERS)] for b in range(batch)), strict=True
-    )
+    temperature, top_k, top_p, min_p = zip(*(PARAMETERS[b % len(PARAMETERS)] for b in range(batch)), strict=True)
     return dk.SamplingTensors(
         torch.tensor(temperature, dtype=torch.float32),
         torch.tensor(top_k, dtype=torch.int32),
@@ -82,9 +80,7 @@ def penalties(batch: int, vocab: int, g: torch.Generator) -> dk.Penalties:
     )
 
 
-def logits(
-    *shape: int, g: torch.Generator, dtype: torch.dtype = torch.float32, stride: str = "dense"
-) -> Tensor:
+def logits(*shape: int, g: torch.Generator, dtype: torch.dtype = torch.float32, stride: str = "dense") -> Tensor:
     """Rows of all kinds, cycling: spread, flat, coarse (ties), sparse (-inf), with NaN and +inf.
 
     padded: a slice of a longer vocabulary whose rest would win; strided: every second row of a batch.

@@ -64,10 +64,7 @@ def test_the_n_best_prefixes_and_the_next_e(on: Target, length, k, nodes, outcom
         next_up = [
             (values[ranks], ranks)
             for ranks in values
-            if ranks
-            and ranks not in members
-            and ranks[:-1] in members
-            and ids[len(ranks) - 1][ranks[-1]] not in stops
+            if ranks and ranks not in members and ranks[:-1] in members and ids[len(ranks) - 1][ranks[-1]] not in stops
         ]
         next_up.sort(key=lambda entry: -entry[0])
         count = min(outcomes, len(next_up))
@@ -100,9 +97,7 @@ def test_a_stop_id_is_a_node_but_grows_nothing_and_is_no_outcome(on: Target) -> 
     candidates = dk.Candidates(ids, scores, scores)
     for stop_ids in (torch.tensor([7]), torch.tensor([[7, -1]])):
         tree, outcomes = call(on, "build_tree", torch.tensor([7]), candidates, 4, 3, 1, stop_ids)
-        assert tree.token_ids[0].tolist() == [7, 7, 1, -1], (
-            "the root may be a stop id; node 1 has no children"
-        )
+        assert tree.token_ids[0].tolist() == [7, 7, 1, -1], "the root may be a stop id; node 1 has no children"
         assert outcomes.token_ids[0].tolist() == [2, -1, -1]
         assert outcomes.parent_node[0].tolist() == [2, -1, -1]
 

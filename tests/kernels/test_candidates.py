@@ -22,8 +22,7 @@ def ranked(row: list[float], p: oracle.Parameters, seed: int, position: int) -> 
         values = {v: x for v, x in enumerate(row) if x > -math.inf}
     else:
         values = {
-            v: float(torch.tensor(row[v]) / torch.tensor(p.temperature))
-            + float(oracle.noise(seed, position, v))
+            v: float(torch.tensor(row[v]) / torch.tensor(p.temperature)) + float(oracle.noise(seed, position, v))
             for v in oracle.survivors(row, p)
         }
     return sorted(((x, v) for v, x in values.items()), key=lambda entry: (-entry[0], entry[1]))

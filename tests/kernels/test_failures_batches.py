@@ -159,9 +159,7 @@ def test_a_packed_row_outside_the_logits(on: Target) -> None:
     logits[:, 3] = 60.0
     tree = cases.tree_of([[-1, 0, 1]] * 4, [[3, 3, 3]] * 4)
     starts = torch.tensor([1, 2, 4, -1], dtype=torch.int32)
-    verdict = call(
-        on, "verify_tree", logits, tree, dk.SamplingTensors.greedy(4), torch.arange(4), row_starts=starts
-    )
+    verdict = call(on, "verify_tree", logits, tree, dk.SamplingTensors.greedy(4), torch.arange(4), row_starts=starts)
     bad = int(dk.Status.BAD_TREE)
     assert verdict.num_accepted.tolist() == [2, 1, 0, 0]
     assert verdict.bonus_ids.tolist() == [3, 3, 0, 0]

@@ -30,9 +30,7 @@ class Cache:
             return self._filled((*shape, DIM), dtype).to(on.device)
 
         def one_scale_a_row() -> list[torch.Tensor] | None:
-            return (
-                [self._filled(shape, torch.float32).to(on.device) for _ in range(LAYERS)] if scales else None
-            )
+            return [self._filled(shape, torch.float32).to(on.device) for _ in range(LAYERS)] if scales else None
 
         # Keys and values interleaved in one buffer, as engines keep them: a page's stride is not its size.
         buffers = [torch.stack([rows(), rows()], dim=1) for _ in range(LAYERS)]
@@ -47,9 +45,7 @@ class Cache:
 
     @staticmethod
     def _filled(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        bits = torch.randint(
-            0, 256, (*shape, dtype.itemsize), dtype=torch.uint8, generator=cases.generator(shape)
-        )
+        bits = torch.randint(0, 256, (*shape, dtype.itemsize), dtype=torch.uint8, generator=cases.generator(shape))
         return bits.view(dtype).squeeze(-1)
 
     def rows(self) -> list[torch.Tensor]:
@@ -78,9 +74,7 @@ def move(on: Target, cache: Cache, src: list[list[int]], dst: list[list[int]], c
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, FLOAT8], ids=str)
 def test_failure_21_slots_are_pages_times_page_size_plus_offset(on: Target, order, page_size, dtype) -> None:
     """Token ids were used on the page dimension when page_size > 1. Rows move bit for bit in any layout."""
-    cache = Cache(
-        on, order, pages=-(-128 // page_size), page_size=page_size, dtype=dtype, scales=dtype == FLOAT8
-    )
+    cache = Cache(on, order, pages=-(-128 // page_size), page_size=page_size, dtype=dtype, scales=dtype == FLOAT8)
     g = cases.generator(order, page_size)
     slots = torch.randperm(128, generator=g).tolist()
     src, dst = [slots[0:5], slots[5:10]], [slots[10:15], slots[15:20]]
@@ -138,9 +132,7 @@ def test_one_node_trees_have_nothing_to_roll_back(on: Target) -> None:
     verdict = dk.Verdict.empty(2, 1)
     verdict.num_accepted.zero_()
     verdict.accepted_nodes.fill_(-1)
-    dk.rollback_kv(
-        cache.layout, torch.tensor([[1], [2]]).to(on.device), verdict.to(on.device), backend=on.backend
-    )
+    dk.rollback_kv(cache.layout, torch.tensor([[1], [2]]).to(on.device), verdict.to(on.device), backend=on.backend)
     cache.check()
 
 

@@ -75,9 +75,7 @@ def test_every_tree_of_up_to_eight_nodes(on: Target) -> None:
     arguments, walks = every_tree()
     verdict = call(on, "verify_tree", *arguments)
     assert not verdict.status.any()
-    assert set(verdict.num_accepted.tolist()) == set(range(NODES)), (
-        "the cases must cover every accepted length"
-    )
+    assert set(verdict.num_accepted.tolist()) == set(range(NODES)), "the cases must cover every accepted length"
     for b, (path, bonus) in enumerate(walks):
         assert verdict.accepted_nodes[b].tolist() == path + [-1] * (NODES - len(path))
         assert (int(verdict.num_accepted[b]), int(verdict.bonus_ids[b])) == (len(path), bonus)
@@ -130,9 +128,7 @@ def test_emitted_sequences_follow_the_product_distribution(on: Target, p: oracle
         row_starts=(each * NODES).int().to(on.device),
         backend=on.backend,
     ).to("cpu")
-    last = verdict.accepted_nodes.gather(1, (verdict.num_accepted.long() - 1).clamp(min=0)[:, None]).squeeze(
-        1
-    )
+    last = verdict.accepted_nodes.gather(1, (verdict.num_accepted.long() - 1).clamp(min=0)[:, None]).squeeze(1)
     last = torch.where(verdict.num_accepted > 0, last, 0)
     codes = (last * VOCAB + verdict.bonus_ids).view(len(trees), draws)
     for c, parents in enumerate(trees):

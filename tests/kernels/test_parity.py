@@ -6,6 +6,8 @@ are counted and reported at the end of the run.
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ import d3d_kernels as dk
 from d3d_kernels.reference.vocab import read_rows
 
 from . import cases
-from .harness import Target, assert_same, assert_tokens_agree, call, near_ties
+from .harness import Target, assert_same, assert_tokens_agree, call, near_ties, place
 
 dtypes = pytest.mark.parametrize("dtype", cases.DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 kinds_of_rows = pytest.mark.parametrize(
@@ -45,6 +47,28 @@ def test_sample(on: Target, dtype, stride, vocab, penalised) -> None:
     got = call(on, "sample", *arguments)
     expected = dk.sample(*arguments, backend="reference")
     assert_tokens_agree(got, expected, read_rows(*arguments).perturbed)
+
+
+@functools.cache
+def a_real_vocabulary() -> tuple:
+    """Arguments of sample, and the perturbed values; one seventh of the rows is of each kind."""
+    g = cases.generator("large")
+    rows, vocab = 7, 151_936
+    logits = cases.logits(rows, vocab, g=g, dtype=torch.bfloat16)
+    arguments = logits, cases.sampling(rows, g), cases.positions(rows, g), None, cases.penalties(rows, vocab, g)
+    return arguments, read_rows(*arguments).perturbed
+
+
+def test_a_vocabulary_of_a_real_model(on: Target) -> None:
+    arguments, perturbed = a_real_vocabulary()
+    best = perturbed.sort(dim=1, descending=True, stable=True).indices[:, :3]
+    best[perturbed.gather(1, best) == -torch.inf] = -1
+    logits, sampling, positions, _, penalties = place(arguments, on.device)
+    sampled = dk.sample(logits, sampling, positions, None, penalties, backend=on.backend)
+    assert_tokens_agree(sampled.cpu(), best[:, 0].clamp(min=0), perturbed)
+    drafted = dk.draft_candidates(logits[:, None], 3, sampling, positions, None, penalties, backend=on.backend)
+    by_rank = perturbed.repeat_interleave(3, 0)
+    assert_tokens_agree(drafted.token_ids.cpu().flatten(), best.flatten(), by_rank)
 
 
 @dtypes
@@ -177,9 +201,7 @@ def test_verify_chain(on: Target, dtype, penalised) -> None:
     penalties = cases.penalties(batch, vocab, g) if penalised else None
     draft_ids = torch.randint(-1, vocab, (batch, drafts), generator=g)
     got = call(on, "verify_chain", logits, draft_ids, None, sampling, positions, penalties=penalties)
-    expected = dk.verify_chain(
-        logits, draft_ids, None, sampling, positions, penalties=penalties, backend="reference"
-    )
+    expected = dk.verify_chain(logits, draft_ids, None, sampling, positions, penalties=penalties, backend="reference")
     assert_same(got, expected)
     for b in range(batch):
         count = int(got.num_accepted[b])
@@ -215,9 +237,7 @@ def test_draft_tree_is_candidates_then_tree(on: Target) -> None:
     logits = cases.logits(batch, length, vocab, g=g)
     sampling, positions = cases.sampling(batch, g), cases.positions(batch, g)
     roots, stops = torch.randint(0, vocab, (batch,), generator=g), torch.tensor([7])
-    got = call(
-        on, "draft_tree", logits, roots, sampling, positions, 12, 4, 5, stop_ids=stops, mask_token_id=3
-    )
+    got = call(on, "draft_tree", logits, roots, sampling, positions, 12, 4, 5, stop_ids=stops, mask_token_id=3)
     candidates = dk.draft_candidates(logits, 5, sampling, positions + 1, mask_token_id=3, backend="reference")
     expected = dk.build_tree(roots, candidates, 12, 4, stop_ids=stops, backend="reference")
     for name in ("token_ids", "parents", "depths", "num_nodes", "mask_bits"):
@@ -240,7 +260,5 @@ def test_select_outcome(on: Target, outcomes) -> None:
     got = call(on, "select_outcome", verdict, record).tolist()
     for b in range(batch):
         node = int(accepted[b, num_accepted[b] - 1]) if num_accepted[b] else 0
-        wanted = [
-            e for e in range(outcomes) if (parent[b, e], tokens[b, e]) == (node, bonus[b]) and bonus[b] >= 0
-        ]
+        wanted = [e for e in range(outcomes) if (parent[b, e], tokens[b, e]) == (node, bonus[b]) and bonus[b] >= 0]
         assert got[b] == (wanted[0] if wanted else -1)

@@ -76,9 +76,7 @@ def test_set_backend_forces_every_call_but_those_that_say_otherwise(monkeypatch:
 
 def test_the_environment_forces_a_backend() -> None:
     program = "import d3d_kernels.registry as r; assert r._forced == 'reference'"
-    subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "D3D_BACKEND": "reference"}, check=True
-    )
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "D3D_BACKEND": "reference"}, check=True)
 
 
 def test_every_backend_has_every_op() -> None:

@@ -25,9 +25,7 @@ def flat_arguments() -> dict[str, tuple]:
     logits = cases.logits(batch, nodes, vocab, g=g)
     drafts = cases.logits(batch, length, vocab, g=g)
     rows = torch.arange(batch).int()
-    candidates = dk.draft_candidates(
-        drafts, k, dk.SamplingTensors(*sampling), positions, backend="reference"
-    ).tensors()
+    candidates = dk.draft_candidates(drafts, k, dk.SamplingTensors(*sampling), positions, backend="reference").tensors()
     cache = [torch.randn(2, 4, 1, 8, generator=g) for _ in range(4)]
     slots = torch.tensor([[1, 2], [5, 6], [7, 7]])
     counts = torch.tensor([2, 1, 0], dtype=torch.int32)
