@@ -20,9 +20,7 @@ def is_tensor(name: str, value: object) -> Tensor:
     return value
 
 
-def dense_rows(
-    name: str, t: Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device
-) -> None:
+def dense_rows(name: str, t: Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
     """An input: any strides, but the last dimension dense."""
     try:
         dense = t.is_contiguous() or shape[-1] <= 1 or t.stride(-1) == 1

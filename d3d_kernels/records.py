@@ -42,8 +42,7 @@ def record(cls: type) -> type:
     cls.LETTERS = "".join(dict.fromkeys("".join(spec["shape"] for spec in cls.FIELDS.values())))
     cls._get = attrgetter(*cls.FIELDS)
     cls._allocation = [
-        (spec["dtype"], [cls.LETTERS.index(letter) for letter in spec["shape"]])
-        for spec in cls.FIELDS.values()
+        (spec["dtype"], [cls.LETTERS.index(letter) for letter in spec["shape"]]) for spec in cls.FIELDS.values()
     ]
     return cls
 
@@ -53,9 +52,7 @@ class Record:
     FIELDS: ClassVar[dict[str, dict[str, Any]]]
     LETTERS: ClassVar[str]
     _get: ClassVar[attrgetter]
-    _allocation: ClassVar[
-        list[tuple[torch.dtype, list[int]]]
-    ]  # a field's dtype, and which sizes are its axes
+    _allocation: ClassVar[list[tuple[torch.dtype, list[int]]]]  # a field's dtype, and which sizes are its axes
 
     _checked: Checked | None = field(default=None, init=False, repr=False)
 
@@ -84,10 +81,7 @@ class Record:
     def allocate(cls, device: torch.device | str, *sizes: int):
         """Uninitialised tensors; sizes in the order of LETTERS."""
         return cls(
-            *[
-                torch.empty([sizes[i] for i in axes], dtype=dtype, device=device)
-                for dtype, axes in cls._allocation
-            ]
+            *[torch.empty([sizes[i] for i in axes], dtype=dtype, device=device) for dtype, axes in cls._allocation]
         )
 
     def checked(self, name: str) -> Checked:

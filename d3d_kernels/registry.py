@@ -49,9 +49,7 @@ def kernel(op: str, device: torch.device, backend: str | None) -> Callable:
 
 def available(device_type: str) -> list[str]:
     """Backends that can run on tensors of this device here."""
-    return [
-        name for name in BACKENDS if device_type in DEVICES[name] and not isinstance(load(name), Exception)
-    ]
+    return [name for name in BACKENDS if device_type in DEVICES[name] and not isinstance(load(name), Exception)]
 
 
 @cache
@@ -72,9 +70,7 @@ def _resolve(op: str, device_type: str, forced: str | None) -> Callable:
             raise RuntimeError(f"backend {forced!r} is not available: {module}") from module
         return _function(op, forced, module)
     native = "cuda" if device_type == "cuda" else "cpu"
-    module = (
-        load(native) if device_type in DEVICES[native] else ImportError("no compiled library for this device")
-    )
+    module = load(native) if device_type in DEVICES[native] else ImportError("no compiled library for this device")
     if isinstance(module, ImportError):
         _warn_once(f"d3d_kernels runs {device_type} tensors on the slow reference backend: {module}")
         return _function(op, "reference", load("reference"))

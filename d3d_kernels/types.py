@@ -116,9 +116,7 @@ class DraftTree(Record):
         found = Record._check(self, name)
         _, nodes, words = found.sizes
         if nodes < 1 or words != mask_words(nodes):
-            raise ValueError(
-                f"{name}.mask_bits: expected {mask_words(nodes)} words for N = {nodes} >= 1, got {words}"
-            )
+            raise ValueError(f"{name}.mask_bits: expected {mask_words(nodes)} words for N = {nodes} >= 1, got {words}")
         return found
 
 
@@ -179,8 +177,7 @@ class KVLayout:
             raise ValueError(f'order: expected "NHD" or "HND", got {self.order!r}')
         if not self.keys or len(self.keys) != len(self.values):
             raise ValueError(
-                "values: expected one tensor a layer as in keys, got "
-                f"{len(self.values)} against {len(self.keys)}"
+                f"values: expected one tensor a layer as in keys, got {len(self.values)} against {len(self.keys)}"
             )
         first = checks.is_tensor("keys[0]", self.keys[0])
         if first.ndim != 4:
@@ -206,8 +203,7 @@ class KVLayout:
                 )
             if scale.device != first.device or scale.dtype != scales[0].dtype:
                 raise ValueError(
-                    f"{name}[{i}]: expected {scales[0].dtype} on {first.device}, "
-                    f"got {scale.dtype} on {scale.device}"
+                    f"{name}[{i}]: expected {scales[0].dtype} on {first.device}, got {scale.dtype} on {scale.device}"
                 )
 
     def tensors(self) -> tuple:

@@ -75,9 +75,7 @@ def _eager(logits, k, sampling, positions, request_ids, penalties, beta, mask_to
 
 
 def _run(logits, k, sampling, positions, request_ids, beta, mask_token_id, penalties, backend):
-    return _eager(
-        logits, k, sampling, positions, request_ids, penalties, beta, mask_token_id, None, backend
-    ).tensors()
+    return _eager(logits, k, sampling, positions, request_ids, penalties, beta, mask_token_id, None, backend).tensors()
 
 
 def _fake(logits, k, *_):

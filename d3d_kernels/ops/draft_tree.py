@@ -43,6 +43,4 @@ def draft_tree(
         out=workspace,
         backend=backend,
     )
-    return build_tree(
-        root_ids, candidates, num_nodes, num_outcomes, max_depth, stop_ids, out=out, backend=backend
-    )
+    return build_tree(root_ids, candidates, num_nodes, num_outcomes, max_depth, stop_ids, out=out, backend=backend)

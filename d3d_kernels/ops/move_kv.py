@@ -10,9 +10,7 @@ from ..types import KVLayout, Verdict
 from . import _arguments, _library
 
 
-def move_kv(
-    layout: KVLayout, src: Tensor, dst: Tensor, counts: Tensor, *, backend: str | None = None
-) -> None:
+def move_kv(layout: KVLayout, src: Tensor, dst: Tensor, counts: Tensor, *, backend: str | None = None) -> None:
     """Copy KV rows src -> dst in every layer's keys and values (and scales), in place.
 
     Args:

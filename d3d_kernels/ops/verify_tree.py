@@ -63,9 +63,7 @@ def _eager(logits, row_starts, tree, sampling, root_positions, penalties, out, b
     if row_starts is not None:
         checks.vector("row_starts", row_starts, torch.int32, (batch,), device)
     elif logits.shape[:2] != (batch, nodes):
-        raise ValueError(
-            f"logits: expected shape ({batch}, {nodes}, V) as in tree, got {tuple(logits.shape)}"
-        )
+        raise ValueError(f"logits: expected shape ({batch}, {nodes}, V) as in tree, got {tuple(logits.shape)}")
     _arguments.requests(logits, batch, sampling, "root_positions", root_positions, None, penalties)
     if out is None:
         out = Verdict.empty(batch, nodes, device)

@@ -72,9 +72,7 @@ def verify_tree(
         lane, node = lane[found], child.int().argmax(1)[found]  # argmax: the lowest of duplicate siblings
 
 
-def _check_nodes(
-    token_ids: Tensor, parents: Tensor, node_counts: Tensor, vocab: int, status: Tensor
-) -> Tensor:
+def _check_nodes(token_ids: Tensor, parents: Tensor, node_counts: Tensor, vocab: int, status: Tensor) -> Tensor:
     """Which nodes can be accepted at all [B,N]; what is wrong with the others goes to ``status``."""
     index = torch.arange(token_ids.shape[1], device=token_ids.device)
     drafted = (index > 0) & (index < node_counts[:, None])
@@ -89,6 +87,4 @@ def _with_path(penalties: Penalties | None, lane: Tensor, path_tokens: Tensor) -
     if penalties is None:
         return None
     own, path = penalties.select(lane), path_tokens[lane]
-    return replace(
-        own, output_ids=path if own.output_ids is None else torch.cat([own.output_ids, path], dim=1)
-    )
+    return replace(own, output_ids=path if own.output_ids is None else torch.cat([own.output_ids, path], dim=1))

@@ -83,9 +83,7 @@ def _penalise(rows: Tensor, penalties: Penalties) -> Tensor:
     if penalties.bias_ids is not None:
         rows = rows.clone()
         row = torch.arange(rows.shape[0], device=rows.device)
-        for ids, values in zip(
-            penalties.bias_ids.T, penalties.bias_values.T, strict=True
-        ):  # duplicates in list order
+        for ids, values in zip(penalties.bias_ids.T, penalties.bias_values.T, strict=True):  # duplicates in list order
             valid = (ids >= 0) & (ids < vocab)
             rows[row[valid], ids[valid]] += values[valid].to(compute)
     if penalties.allowed_bits is not None:
