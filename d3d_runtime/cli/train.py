@@ -69,7 +69,7 @@ def _schedule_options(minutes: float, batch_size: int, learning_rate: float) -> 
     show_default=True,
     help="Share of bare arithmetic at the start.",
 )
-@_schedule_options(minutes=60.0, batch_size=24, learning_rate=4e-3)
+@_schedule_options(minutes=75.0, batch_size=24, learning_rate=4e-3)
 def target(folder: Path, steps: int | None, **settings: Any) -> int | None:
     """Train the embedded pair's autoregressive half into FOLDER."""
     from d3d_runtime.training.target import train_target
@@ -105,7 +105,7 @@ def target(folder: Path, steps: int | None, **settings: Any) -> int | None:
     "--anchors",
     "num_anchors",
     type=click.IntRange(min=1),
-    default=16,
+    default=12,
     show_default=True,
     help="Blocks a sequence.",
 )
@@ -123,7 +123,7 @@ def target(folder: Path, steps: int | None, **settings: Any) -> int | None:
     show_default=True,
     help="Share of the target's distribution in the loss.",
 )
-@_schedule_options(minutes=45.0, batch_size=16, learning_rate=2e-3)
+@_schedule_options(minutes=25.0, batch_size=16, learning_rate=3e-3)
 def drafter(folder: Path, target_folder: str, steps: int | None, **settings: Any) -> int | None:
     """Train a block-diffusion drafter of --target into FOLDER."""
     check_folder("--target", target_folder)
