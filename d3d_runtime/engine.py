@@ -231,10 +231,12 @@ class Engine:
             raise UserError(
                 f"drafter: its vocabulary has {model.config.vocab_size} tokens, the target's {self.config.vocab_size}"
             )
-        if diffusion.clean_attention != "causal" and self.plan.mode == "async":
+        positions, needed = model.config.max_position_embeddings, self.config.max_position_embeddings
+        if positions < needed:
+            raise UserError(f"drafter: it was made for {positions} positions, the target for {needed}")
+        if diffusion.clean_attention != "causal":
             raise UserError(
-                f"mode: 'async' needs causal clean tokens; this drafter has {diffusion.clean_attention!r}; "
-                "use mode='sync'"
+                f"drafter: clean_attention {diffusion.clean_attention!r} is not supported yet, only 'causal'"
             )
         return model, diffusion
 

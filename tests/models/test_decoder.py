@@ -202,7 +202,7 @@ def test_a_pool_gives_each_page_once_and_never_the_dummy_page():
     free = cache.num_free
     held = [cache.allocate(rows) for rows in (1, 4, 5, 16)]
     assert [len(pages) for pages in held] == [1, 1, 2, 4]
-    used = sum(held, [])
+    used = [page for pages in held for page in pages]
     assert len(set(used)) == len(used) and 0 not in used and cache.num_free == free - 8
     for pages in held:
         cache.release(pages)

@@ -275,6 +275,6 @@ def test_messages_need_a_role_and_content(message, vocabulary):
 @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
 def test_a_broken_tokenizer_is_refused(file, vocabulary):
     (vocabulary / file).write_text("{")
-    with pytest.raises(UserError, match="tokenizer .* cannot be read") as refused:
+    with pytest.raises(UserError, match=r"tokenizer .* cannot be read") as refused:
         Tokenizer(vocabulary)
     assert "\n" not in str(refused.value)

@@ -11,16 +11,13 @@ from random import Random
 import pytest
 import torch
 
-import d3d_kernels as dk
-from d3d_kernels.reference.vocab import read_rows
 from d3d_runtime import SamplingParams
-from d3d_runtime.models.attention import causal_attention
 from d3d_runtime.models.loader import load_model
 
+from .near_ties import NEAR_TIE, perturbed, regret
 from .tiny_pair import CONTEXT, SAMPLING, VOCAB, Engines, plain_decoder, random_prompts, results
 
 PROMPTS = random_prompts(8)
-NEAR_TIE = 1e-4  # the regret up to which a first difference in fp32 is a matter of rounding
 
 
 def request_params(sampling: dict, count: int = len(PROMPTS), max_tokens: int = 18) -> list[SamplingParams]:
@@ -32,31 +29,6 @@ def mixed_params(count: int = len(PROMPTS)) -> list[SamplingParams]:
     """A batch in which every request has other parameters."""
     kinds = list(SAMPLING.values())
     return [SamplingParams(max_tokens=14 + i, seed=i, **kinds[i % len(kinds)]) for i in range(count)]
-
-
-def perturbed(model, prefix: list[int], prompt_length: int, params: SamplingParams) -> torch.Tensor:
-    """[V] the values whose argmax is the next token, from a dense forward in the dtype of the model."""
-    ids = torch.tensor([prefix])
-    hidden = model(ids, torch.arange(len(prefix))[None], causal_attention)
-    penalties = dk.Penalties(
-        prompt_ids=ids[:, :prompt_length].contiguous(),
-        output_ids=ids[:, prompt_length:].contiguous(),
-        presence=torch.tensor([params.presence_penalty]),
-        frequency=torch.tensor([params.frequency_penalty]),
-        repetition=torch.tensor([params.repetition_penalty]),
-        bias_ids=torch.tensor([list(params.logit_bias) or [-1]]),
-        bias_values=torch.tensor([list(params.logit_bias.values()) or [0.0]]),
-    )
-    sampling = dk.SamplingTensors.full(
-        1,
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        seed=params.seed,
-    )
-    logits = model.logits(hidden[:, -1])
-    return read_rows(logits, sampling, torch.tensor([len(prefix)]), None, penalties).perturbed[0]
 
 
 @pytest.fixture(scope="module")
@@ -151,15 +123,6 @@ def test_the_speculation_that_is_tested_really_happens(engines, pair):
 
 
 # ---- fp32: a first difference must be a near-tie
-
-
-def regret(model, prompt: list[int], params: SamplingParams, one: list[int], other: list[int]) -> float:
-    """How much worse than the best the tokens are where two outputs first differ; 0 if they do not."""
-    same = next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), None)
-    if same is None:
-        return 0.0 if len(one) == len(other) else float("inf")
-    values = perturbed(model, prompt + one[:same], len(prompt), params)
-    return (values.max() - values[[one[same], other[same]]].min()).item()
 
 
 def test_regret_tells_a_wrong_token_from_a_near_tie(plain, target):

@@ -23,10 +23,8 @@ PROMPTS = random_prompts(6, seed=13)
 
 def joined(increments: list[RequestOutput]) -> tuple[str, list[int], str | None, list | None]:
     logprobs = [entry for each in increments for entry in each.logprobs or []]
-    text, token_ids = (
-        "".join(each.text for each in increments),
-        sum((each.token_ids for each in increments), []),
-    )
+    text = "".join(each.text for each in increments)
+    token_ids = [token for each in increments for token in each.token_ids]
     return text, token_ids, increments[-1].finish_reason, logprobs
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 
 import pytest
 
@@ -93,7 +95,7 @@ def test_token_ids_beyond_the_vocabulary_are_refused(field, engines, pair):
 
 def test_every_token_banned_still_ends(engines, pair, plain):
     """No finite logit is left: token 0, in every mode."""
-    params = SamplingParams(max_tokens=5, ignore_eos=True, logit_bias={i: -INF for i in range(64)})
+    params = SamplingParams(max_tokens=5, ignore_eos=True, logit_bias=dict.fromkeys(range(64), -INF))
     for mode in ("sync", "async"):
         assert (
             engines(pair, mode).generate([5, 6], params)[0].token_ids == plain([5, 6], params)[0] == [0] * 5
@@ -148,6 +150,23 @@ def test_target_and_drafter_are_not_mixed_up(pair):
 def test_vocabularies_must_agree(pair, text_pair):
     with pytest.raises(UserError, match="drafter: its vocabulary has 300 tokens, the target's 64"):
         Engine(pair.target, text_pair.drafter)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_position_embeddings": 100}, "drafter: it was made for 100 positions, the target for 192"),
+        ({"clean_attention": "block_causal"}, "clean_attention 'block_causal' is not supported yet"),
+    ],
+)
+def test_drafters_that_cannot_follow_the_target(changes, message, pair, tmp_path):
+    """Both would run, and fail or collapse in the middle of a text."""
+    drafter = shutil.copytree(pair.drafter, tmp_path / "drafter")
+    raw = json.loads((drafter / "config.json").read_text())
+    (drafter / "config.json").write_text(json.dumps(raw | changes))
+    for mode in ("sync", "async"):
+        with pytest.raises(UserError, match=message):
+            Engine(pair.target, drafter, mode=mode)
 
 
 def test_params_must_fit_the_prompts(engines, pair):
