@@ -245,3 +245,33 @@ def test_an_empty_lane_is_left_alone(scene, target, drafter):
     slots = (used.table[0][:, None] * PAGE_SIZE + torch.arange(PAGE_SIZE)).flatten()
     for old, new in zip(before, target.cache.rows):
         assert torch.equal(old[slots], new[slots]) and new.isfinite().all()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_every_round_leaves_both_caches_as_a_prefill_would(mode, engines, pair):
+    """After each round of a running engine: the target lacks the root, the drafter what its request says."""
+    engine = engines(pair, mode, num_nodes=7)
+    for seed, prompt in enumerate(random_prompts(3, seed=17)):
+        engine.submit(prompt, SamplingParams(max_tokens=20, temperature=1.0, seed=seed, ignore_eos=True))
+    engine.step()
+    seen, scheduler = set(), engine._scheduler
+    while scheduler.running:
+        for request in scheduler.running:
+            lacking = len(request.tokens) - request.drafter_length
+            seen.add(lacking)
+            assert 0 <= lacking <= 7
+            assert (lacking == 0) == (request.draft is not None)
+            fresh = Request("fresh", request.tokens + [2], request.params, frozenset(), 9, None)
+            rows = len(fresh.tokens)
+            fresh.target_pages = engine._target.cache.allocate(rows)
+            fresh.drafter_pages = engine._drafter.cache.allocate(rows)
+            engine._target.prefill(fresh)
+            engine._drafter.prefill(fresh)
+            kept = len(request.tokens) - 1
+            assert_rows_equal(engine._target.cache, request.target_pages, fresh.target_pages, kept)
+            kept = request.drafter_length
+            assert_rows_equal(engine._drafter.cache, request.drafter_pages, fresh.drafter_pages, kept)
+            engine._target.cache.release(fresh.target_pages)
+            engine._drafter.cache.release(fresh.drafter_pages)
+        engine.step()
+    assert seen >= ({0, 1} if mode == "async" else {2, 3})
