@@ -1,7 +1,8 @@
-// pybind11 forms of the C interface, shared by the CPU and the CUDA module.
+// Python forms of the C interface, shared by the CPU and the CUDA module.
 //
-// Tensors arrive as addresses and sizes, in the order of the structs in d3d.h; d3d_kernels/cpu.py and cuda.py
-// take them from torch tensors. `Where` is the number of threads, or the address of a CUDA stream.
+// Tensors arrive as addresses and sizes in the order of the structs in d3d.h; d3d_kernels/cpu.py and cuda.py
+// take them from torch tensors. The functions with many arguments are plain C functions of Python: pybind11
+// spends two microseconds on twenty integers, as much as a small kernel.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -15,14 +16,60 @@ namespace d3d::bindings {
 
 namespace py = pybind11;
 
-template <class T>
-T* pointer(uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
+// The arguments of a call, taken one by one. Braced initialisers take them from left to right.
+class Arguments {
+ public:
+  Arguments(PyObject* const* values, Py_ssize_t count) : next_(values), end_(values + count) {}
+
+  template <class T = int64_t>
+  T integer() {
+    const long long value = PyLong_AsLongLong(take());
+    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+    return static_cast<T>(value);
+  }
+
+  template <class T>
+  T* pointer() {
+    return reinterpret_cast<T*>(integer<uintptr_t>());
+  }
+
+  float real() {
+    const double value = PyFloat_AsDouble(take());
+    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+    return static_cast<float>(value);
+  }
+
+  // An object of a class that pybind11 knows, or null for None.
+  template <class T>
+  const T* object() {
+    const py::handle value = take();
+    return value.is_none() ? nullptr : py::cast<const T*>(value);
+  }
+
+  d3d_sampling sampling() {
+    return {integer(),        pointer<float>(), pointer<int32_t>(),
+            pointer<float>(), pointer<float>(), pointer<int64_t>()};
+  }
+
+  d3d_id_lists id_lists() { return {pointer<int64_t>(), integer(), integer()}; }
+
+  void finish() const {
+    if (next_ != end_) throw std::invalid_argument("too many arguments");
+  }
+
+ private:
+  PyObject* take() {
+    if (next_ == end_) throw std::invalid_argument("too few arguments");
+    return *next_++;
+  }
+
+  PyObject* const* next_;
+  PyObject* const* end_;
+};
 
 // Runs a C function without the interpreter lock.
 template <class Args, class Where>
-void call(int (*function)(const Args*, Where), const Args& args, Where where) {
+void run(int (*function)(const Args*, Where), const Args& args, Where where) {
   int error;
   {
     py::gil_scoped_release release;
@@ -32,61 +79,45 @@ void call(int (*function)(const Args*, Where), const Args& args, Where where) {
   if (error != D3D_OK) throw std::invalid_argument(d3d_error_string(error));
 }
 
-inline d3d_sampling sampling_of(int64_t batch, uintptr_t temperature, uintptr_t top_k, uintptr_t top_p,
-                                uintptr_t min_p, uintptr_t seed) {
-  return {batch,
-          pointer<const float>(temperature),
-          pointer<const int32_t>(top_k),
-          pointer<const float>(top_p),
-          pointer<const float>(min_p),
-          pointer<const int64_t>(seed)};
+// A Python function of any number of positional arguments.
+template <void (*function)(Arguments)>
+PyObject* entry(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  try {
+    function(Arguments(values, count));
+    Py_RETURN_NONE;
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+  }
+  return nullptr;
 }
 
-using IdLists = std::tuple<uintptr_t, int64_t, int64_t>;  // address, stride, length
-
-inline d3d_id_lists lists_of(const IdLists& lists) {
-  return {pointer<const int64_t>(std::get<0>(lists)), std::get<1>(lists), std::get<2>(lists)};
+template <void (*function)(Arguments)>
+PyMethodDef method(const char* name) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&entry<function>)), METH_FASTCALL,
+          nullptr};
 }
 
 inline void define_penalties(py::module_& m) {
-  py::class_<d3d_penalties>(m, "Penalties", py::module_local())
-      .def(py::init([](IdLists prompt, IdLists output, uintptr_t repetition, uintptr_t frequency,
-                       uintptr_t presence, IdLists bias, uintptr_t bias_values, int64_t bias_values_stride,
-                       uintptr_t allowed_bits, int64_t allowed_stride) {
-        return d3d_penalties{lists_of(prompt),
-                             lists_of(output),
-                             pointer<const float>(repetition),
-                             pointer<const float>(frequency),
-                             pointer<const float>(presence),
-                             lists_of(bias),
-                             pointer<const float>(bias_values),
-                             bias_values_stride,
-                             pointer<const int32_t>(allowed_bits),
-                             allowed_stride};
-      }));
+  py::class_<d3d_penalties>(m, "Penalties", py::module_local()).def(py::init([](const py::args& list) {
+    PyObject* const* values = PySequence_Fast_ITEMS(list.ptr());
+    Arguments a(values, static_cast<Py_ssize_t>(list.size()));
+    const d3d_penalties penalties{a.id_lists(),         a.id_lists(), a.pointer<float>(), a.pointer<float>(),
+                                  a.pointer<float>(),   a.id_lists(), a.pointer<float>(), a.integer(),
+                                  a.pointer<int32_t>(), a.integer()};
+    a.finish();
+    return penalties;
+  }));
 }
 
-template <class Where, class Target>
-void define_sample(py::module_& m, int (*function)(const d3d_sample_args*, Target)) {
-  m.def("sample",
-        [function](uintptr_t logits, int dtype, int vocab, int64_t rows, int64_t row_stride, int64_t batch,
-                   uintptr_t temperature, uintptr_t top_k, uintptr_t top_p, uintptr_t min_p, uintptr_t seed,
-                   uintptr_t positions, uintptr_t request_ids, const d3d_penalties* penalties,
-                   uintptr_t token_ids, uintptr_t status, uintptr_t workspace, Where where) {
-          const d3d_sample_args args{pointer<const void>(logits),
-                                     dtype,
-                                     vocab,
-                                     rows,
-                                     row_stride,
-                                     sampling_of(batch, temperature, top_k, top_p, min_p, seed),
-                                     pointer<const int64_t>(positions),
-                                     pointer<const int32_t>(request_ids),
-                                     penalties,
-                                     pointer<int64_t>(token_ids),
-                                     pointer<int32_t>(status),
-                                     pointer<void>(workspace)};
-          call(function, args, (Target)where);
-        });
+inline d3d_sample_args sample_args(Arguments& a) {
+  return {a.pointer<void>(),    a.integer<int32_t>(), a.integer<int32_t>(),
+          a.integer(),          a.integer(),          a.sampling(),
+          a.pointer<int64_t>(), a.pointer<int32_t>(), a.object<d3d_penalties>(),
+          a.pointer<int64_t>(), a.pointer<int32_t>(), a.pointer<void>()};
 }
 
 }  // namespace d3d::bindings

@@ -29,12 +29,12 @@ def penalty_record(library: ModuleType, penalties: Penalties):
     """The library's own record of the addresses; the tensors must outlive it."""
     values, bits = penalties.bias_values, penalties.allowed_bits
     return library.Penalties(
-        id_lists(penalties.prompt_ids),
-        id_lists(penalties.output_ids),
+        *id_lists(penalties.prompt_ids),
+        *id_lists(penalties.output_ids),
         address(penalties.repetition),
         address(penalties.frequency),
         address(penalties.presence),
-        id_lists(penalties.bias_ids),
+        *id_lists(penalties.bias_ids),
         address(values),
         0 if values is None else values.stride(0),
         address(bits),
