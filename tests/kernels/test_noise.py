@@ -34,9 +34,9 @@ def test_philox_known_answers(counter, key, result) -> None:
 def test_noise_matches_its_definition() -> None:
     seeds = torch.tensor([0, -1, 2**63 - 1, -(2**63), 12345])
     positions = torch.tensor([0, 1, 2**32, 2**40 + 7, 2**32 - 1])
-    noise = gumbel_noise(seeds, positions, 9)
+    noise = gumbel_noise(seeds, positions, 601)
     for r, (seed, position) in enumerate(zip(seeds.tolist(), positions.tolist(), strict=True)):
-        for v in range(9):
+        for v in range(601):  # enough to meet words that round to fp32 on a tie
             assert noise[r, v].item() == oracle.noise(seed, position, v)
 
 
