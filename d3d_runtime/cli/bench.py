@@ -73,9 +73,7 @@ predicted: from T_d, T_v, T_ov, T_s, hits and tau; tokens/s beside it are withou
 @click.option("--top-p", type=float, default=1.0, show_default=True)
 @click.option("--max-tokens", type=int, default=256, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of problems and noise.")
-@click.option(
-    "--json", "json_path", metavar="FILE", help="Write everything measured ('-': stdout, instead of tables)."
-)
+@click.option("--json", "json_path", metavar="FILE", help="Write everything measured ('-': stdout, instead of tables).")
 @click.option(
     "--markdown",
     "markdown_path",
@@ -90,9 +88,7 @@ def command(**flags: Any) -> None:
     acceptance, times, and whether the outputs were identical.
     """
     deadline = time.monotonic() + flags["seconds"]
-    params = SamplingParams(
-        max_tokens=flags["max_tokens"], temperature=flags["temperature"], top_p=flags["top_p"]
-    )
+    params = SamplingParams(max_tokens=flags["max_tokens"], temperature=flags["temperature"], top_p=flags["top_p"])
     json_path, markdown_path = flags["json_path"], flags["markdown_path"]
     _check_writable("--json", None if json_path == "-" else json_path)
     _check_writable("--markdown", markdown_path)

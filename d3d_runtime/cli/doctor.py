@@ -61,9 +61,7 @@ def command(as_json: bool) -> int:
                 _show(finding)
     healthy = all(finding.state != BROKEN for finding in findings)
     if as_json:
-        click.echo(
-            json.dumps({"healthy": healthy, "findings": [asdict(finding) for finding in findings]}, indent=2)
-        )
+        click.echo(json.dumps({"healthy": healthy, "findings": [asdict(finding) for finding in findings]}, indent=2))
     elif healthy:
         output().print("The main job runs here.", style="green")
     else:
@@ -114,18 +112,22 @@ def installed_version(package: str) -> str | None:
 
 
 def _check_kernels() -> Iterator[Finding]:
+    import torch
+
     from d3d_kernels import registry
     from d3d_runtime.report.machine import simd_level
 
-    usable = {device: registry.available(device) for device in ("cpu", "cuda")}
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     for name in registry.BACKENDS:
-        where = [device for device, names in usable.items() if name in names]
-        if where:
-            simd = f", {simd_level()}" if name == "cpu" else ""
-            yield Finding(f"kernels {name}", OK, f"usable on {' and '.join(where)} tensors{simd}")
+        what, module = f"kernels {name}", registry.load(name)
+        where = [device for device in devices if device in registry.DEVICES[name]]
+        if isinstance(module, ImportError):
+            yield Finding(what, NOTE, f"not built ({module})", GET_KERNELS if name == "cpu" else None)
+        elif not where:
+            yield Finding(what, NOTE, "built, but there is no GPU here")
         else:
-            remedy = GET_KERNELS if name == "cpu" else None
-            yield Finding(f"kernels {name}", NOTE, f"not usable ({registry.load(name)})", remedy)
+            simd = f", {simd_level()}" if name == "cpu" else ""
+            yield Finding(what, OK, f"usable on {' and '.join(where)} tensors{simd}")
 
 
 def _check_processor() -> Iterator[Finding]:
@@ -136,9 +138,7 @@ def _check_processor() -> Iterator[Finding]:
     cores = available_cores()
     yield Finding("processor", OK, f"{cpu_name()}, cores {cores}, threads {torch.get_num_threads()}")
     if cores < 2:
-        yield Finding(
-            "cores", NOTE, "1: target and drafter cannot overlap", "use mode sync or autoregressive"
-        )
+        yield Finding("cores", NOTE, "1: target and drafter cannot overlap", "use mode sync or autoregressive")
 
 
 def _check_gpu() -> Iterator[Finding]:
@@ -146,13 +146,9 @@ def _check_gpu() -> Iterator[Finding]:
 
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        yield Finding(
-            "gpu", OK, f"{', '.join(names)}, CUDA {torch.version.cuda}, driver {_driver() or 'unknown'}"
-        )
+        yield Finding("gpu", OK, f"{', '.join(names)}, CUDA {torch.version.cuda}, driver {_driver() or 'unknown'}")
     elif _driver() is not None:
-        yield Finding(
-            "gpu", NOTE, f"driver {_driver()}, but this torch cannot use it", "install a CUDA build of torch"
-        )
+        yield Finding("gpu", NOTE, f"driver {_driver()}, but this torch cannot use it", "install a CUDA build of torch")
     else:
         yield Finding("gpu", NOTE, "none; everything runs on the processor")
 
@@ -181,7 +177,7 @@ def _check_embedded_pair() -> Iterator[Finding]:
 
 
 def _checksums(folder: Path) -> Iterator[Finding]:
-    """Against SHA256SUMS beside the pair, as `sha256sum */* > SHA256SUMS` writes it."""
+    """Against SHA256SUMS beside the pair, as `sha256sum */*.json */*.safetensors > SHA256SUMS` writes it."""
     listed = folder / "SHA256SUMS"
     if not listed.is_file():
         yield Finding("checksums", NOTE, f"{listed} is missing: the weights cannot be verified")

@@ -53,12 +53,8 @@ class Answer:
 
 @click.command("generate", epilog=EPILOG, short_help="Answer a prompt, or a held-out word problem.")
 @click.argument("prompt", required=False)
-@click.option(
-    "--prompt-file", metavar="FILE", help="Read the prompt from a file; several from a .jsonl file."
-)
-@click.option(
-    "--problem", type=int, metavar="NUMBER", help="Which held-out problem.  [default: a random one]"
-)
+@click.option("--prompt-file", metavar="FILE", help="Read the prompt from a file; several from a .jsonl file.")
+@click.option("--problem", type=int, metavar="NUMBER", help="Which held-out problem.  [default: a random one]")
 @click.option("--raw", is_flag=True, help="Do not wrap the prompt in the model's chat template.")
 @click.option("--token-ids", is_flag=True, help="The prompt is token ids, such as '12 7 1024'.")
 @click.option("--mode", type=click.Choice(MODES), default="auto", show_default=True)
@@ -164,9 +160,7 @@ def _legend(mode: str) -> Any:
     return legend(mode)
 
 
-def _answer_all(
-    engine: Engine, prompts: list[Prompt], params: SamplingParams, flags: dict[str, Any]
-) -> int | None:
+def _answer_all(engine: Engine, prompts: list[Prompt], params: SamplingParams, flags: dict[str, Any]) -> int | None:
     """A batch; outputs in the order of the prompts. Ctrl-C prints what has finished."""
     contents = [prompt.for_engine(engine.tokenizer, flags["raw"]) for prompt in prompts]
     sources = [prompt for prompt in prompts for _ in range(params.n)]
@@ -188,14 +182,11 @@ def _answer_all(
         if flags["as_json"]:
             click.echo(json.dumps(_describe(prompt, done, engine), ensure_ascii=False))
         else:
-            notes().print(
-                f"[{number}] seed {done.seed}" if params.temperature > 0 else f"[{number}]", style="dim"
-            )
+            notes().print(f"[{number}] seed {done.seed}" if params.temperature > 0 else f"[{number}]", style="dim")
             output().print(done.text if done.text is not None else " ".join(map(str, done.token_ids)))
     tokens = sum(len(done.token_ids) for done in finished.values())
     notes().print(
-        f"{len(finished)} of {len(ids)} requests, {tokens} tokens in {seconds:.2f} s, "
-        f"{tokens / seconds:.0f} tokens/s",
+        f"{len(finished)} of {len(ids)} requests, {tokens} tokens in {seconds:.2f} s, {tokens / seconds:.0f} tokens/s",
         style="dim",
     )
     return 130 if interrupted else None

@@ -27,9 +27,7 @@ class TokenBias(click.ParamType):
 
     name = "id:value"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, float]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
         token, _, bias = value.partition(":")
         try:
             return int(token), float(bias)
@@ -52,9 +50,7 @@ def _number(flag: str, kind: type, help: str) -> Callable:
     return click.option(flag, type=kind, default=default, show_default=default is not None, help=help)
 
 
-debug_option = click.option(
-    "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
-)
+debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 
 engine_options = _together(
     click.option("--target", metavar="FOLDER", help="Model to decode with.  [default: the embedded pair]"),
@@ -82,9 +78,7 @@ sampling_options = _together(
     _number("--min-p", float, "Drop tokens less likely than this share of the likeliest."),
     _number("--seed", int, "Same seed, same text.  [default: drawn, and reported]"),
     click.option("--stop", multiple=True, metavar="TEXT", help="End before this text (repeatable)."),
-    click.option(
-        "--stop-token-id", "stop_token_ids", type=int, multiple=True, metavar="ID", help="End at this token."
-    ),
+    click.option("--stop-token-id", "stop_token_ids", type=int, multiple=True, metavar="ID", help="End at this token."),
     click.option("--ignore-eos", is_flag=True, help="Go on after the end token."),
     _number("--presence-penalty", float, "Taken from tokens already in the output."),
     _number("--frequency-penalty", float, "The same, for each time they occur."),
@@ -96,9 +90,7 @@ sampling_options = _together(
         metavar="ID:VALUE",
         help="Add to a token's logit; -inf bans.",
     ),
-    click.option(
-        "--logprobs", type=int, metavar="K", help="Report log-probabilities and the K best (with --json)."
-    ),
+    click.option("--logprobs", type=int, metavar="K", help="Report log-probabilities and the K best (with --json)."),
     _number("--n", int, "Answers a prompt."),
 )
 
@@ -107,9 +99,7 @@ def sampling_params(flags: dict[str, Any]) -> SamplingParams:
     """The parameters among a command's flags, checked; flags that are not SamplingParams' are left alone."""
     names = {field.name for field in dataclasses.fields(SamplingParams)}
     chosen = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in flags.items()
-        if name in names
+        name: list(value) if isinstance(value, tuple) else value for name, value in flags.items() if name in names
     }
     if "logit_bias" in chosen:
         chosen["logit_bias"] = dict(chosen["logit_bias"])

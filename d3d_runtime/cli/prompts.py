@@ -27,19 +27,12 @@ class Prompt:
 
     def for_engine(self, tokenizer: Tokenizer | None, raw: bool) -> Content:
         """Text becomes a chat message if the model has a template, unless `raw`."""
-        if (
-            isinstance(self.content, str)
-            and not raw
-            and tokenizer is not None
-            and tokenizer.has_chat_template
-        ):
+        if isinstance(self.content, str) and not raw and tokenizer is not None and tokenizer.has_chat_template:
             return [{"role": "user", "content": self.content}]
         return self.content
 
 
-def read_prompts(
-    argument: str | None, file: str | None, problem: int | None, token_ids: bool
-) -> list[Prompt]:
+def read_prompts(argument: str | None, file: str | None, problem: int | None, token_ids: bool) -> list[Prompt]:
     """The prompts of one command line; several only from a .jsonl file."""
     if sum(source is not None for source in (argument, file, problem)) > 1:
         raise UserError("prompt: give one of PROMPT, --prompt-file and --problem")
@@ -113,6 +106,4 @@ def _content(value: Any) -> Content:
         and isinstance(value[0], int | dict)
     ):
         return value
-    raise ValueError(
-        'expected "text", [token ids], [{"role", "content"}] or an object with "prompt" or "messages"'
-    )
+    raise ValueError('expected "text", [token ids], [{"role", "content"}] or an object with "prompt" or "messages"')

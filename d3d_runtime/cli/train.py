@@ -129,9 +129,7 @@ def drafter(folder: Path, target_folder: str, steps: int | None, **settings: Any
     check_folder("--target", target_folder)
     from d3d_runtime.training.drafter import train_drafter
 
-    return _run(
-        lambda: train_drafter(Path(target_folder), folder, steps=steps or _no_limit(), **settings), folder
-    )
+    return _run(lambda: train_drafter(Path(target_folder), folder, steps=steps or _no_limit(), **settings), folder)
 
 
 def _no_limit() -> int:

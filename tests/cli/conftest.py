@@ -77,9 +77,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return made
 
 
-def d3d(
-    *arguments: str | Path, stdin: str | bytes = b"", cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def d3d(*arguments: str | Path, stdin: str | bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Runs the command as a pipe sees it."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
     done = subprocess.run(
@@ -96,9 +94,7 @@ def d3d(
 def d3d_in_terminal(*arguments: str | Path) -> tuple[int, str]:
     """Runs the command in a pseudo-terminal; exit code, and what the terminal showed (stdout and stderr)."""
     leader, follower = pty.openpty()
-    environment = {key: value for key, value in ENVIRONMENT.items() if key != "NO_COLOR"} | {
-        "TERM": "xterm-256color"
-    }
+    environment = {key: value for key, value in ENVIRONMENT.items() if key != "NO_COLOR"} | {"TERM": "xterm-256color"}
     process = subprocess.Popen(
         [*COMMAND, *map(str, arguments)], stdin=follower, stdout=follower, stderr=follower, env=environment
     )

@@ -29,9 +29,7 @@ def test_compares_all_modes_and_writes_both_files(pair: Pair, tmp_path, capsysbi
     readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     flags = ["--problems", "3", "--batch", "2", "--seconds", "0", "--max-tokens", "8", "--dtype", "float64"]
     files = ["--json", result, "--markdown", readme]
-    code, out, err = run_here(
-        capsysbinary, "bench", *pair.flags, *flags, *files, "--nodes", "4", "--nodes", "8"
-    )
+    code, out, err = run_here(capsysbinary, "bench", *pair.flags, *flags, *files, "--nodes", "4", "--nodes", "8")
     assert code == 0, err
     report = json.loads(result.read_text())
     rows = report["rows"]
@@ -68,9 +66,7 @@ class FakeEngine:
     def generate(self, contents, params):
         self.calls.append(self.mode)
         rounds = len(self.token_ids) // 2
-        metrics = Metrics(
-            rounds, len(self.token_ids), Counter({1: rounds}), hits=3, misses=1, draft_ms=2.0 * rounds
-        )
+        metrics = Metrics(rounds, len(self.token_ids), Counter({1: rounds}), hits=3, misses=1, draft_ms=2.0 * rounds)
         metrics.verify_ms, metrics.overlap_ms, metrics.tail_ms = 10.0 * rounds, 12.0 * rounds, 1.0 * rounds
         answer = f"The answer is {PROBLEM.answer}."
         return [RequestOutput("0", answer, self.token_ids, "stop", 0, None, metrics) for _ in contents]

@@ -51,8 +51,7 @@ def test_colours_of_a_round_with_a_hit_and_a_miss():
     painter = BlockPainter(None, [], "async")
     rounds = [increment([5, 6], 0), increment([7], 1), increment([8, 9, 10], 1)]
     painted = [
-        [(span.style, text.plain[span.start : span.end]) for span in text.spans]
-        for text in map(painter.paint, rounds)
+        [(span.style, text.plain[span.start : span.end]) for span in text.spans] for text in map(painter.paint, rounds)
     ]
     assert painted == [
         [(ACCEPTED, "5 "), (BONUS, "6 ")],
@@ -66,9 +65,7 @@ def test_json_is_one_object_with_everything(pair: Pair, capsysbinary):
     arguments = ["generate", "1 2 300", "--token-ids", *pair.flags, "--max-tokens", "9", "--temperature", "1"]
     found = []
     for mode in ("autoregressive", "sync"):
-        code, out, err = run_here(
-            capsysbinary, *arguments, "--mode", mode, "--seed", "7", "--json", "--logprobs", "2"
-        )
+        code, out, err = run_here(capsysbinary, *arguments, "--mode", mode, "--seed", "7", "--json", "--logprobs", "2")
         assert code == 0, err
         found.append(json.loads(out))
     plain, sync = found
@@ -117,9 +114,7 @@ def test_threads(pair: Pair, capsysbinary):
 
 def test_ctrl_c_ends_cleanly_with_what_was_generated(pair: Pair):
     arguments = ["generate", "Go on", *pair.flags, "--max-tokens", "4000", "--ignore-eos", "--mode", "async"]
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
-    )
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
     first = process.stdout.read(1)
     process.send_signal(signal.SIGINT)
     rest, notes = process.communicate(timeout=60)
@@ -129,9 +124,7 @@ def test_ctrl_c_ends_cleanly_with_what_was_generated(pair: Pair):
 
 def test_a_reader_that_leaves_hears_no_complaint(pair: Pair):
     arguments = ["generate", "Go on", *pair.flags, "--max-tokens", "300", "--ignore-eos"]
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
-    )
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
     process.stdout.read(1)
     process.stdout.close()
     assert b"Error" not in process.stderr.read() and process.wait(timeout=60) == 1

@@ -66,9 +66,7 @@ def test_version(capsysbinary):
 def test_files_named_in_the_pages_exist(page):
     """Names in backticks, from the root of the repository or of the package they are in."""
     named = re.findall(r"`([\w/.]+\.(?:py|h))`", (ROOT / page).read_text())
-    places = [
-        ROOT / place for place in ("", "d3d_runtime", "d3d_kernels", "csrc/include", "csrc/include/d3d")
-    ]
+    places = [ROOT / place for place in ("", "d3d_runtime", "d3d_kernels", "csrc/include", "csrc/include/d3d")]
     assert named
     assert [name for name in named if not any((place / name).is_file() for place in places)] == []
 
@@ -109,6 +107,14 @@ def test_doctor_verifies_checksums(pair: Pair, tmp_path, monkeypatch, capsysbina
     assert finding.state == doctor.BROKEN and "target/model.safetensors" in finding.found
 
 
+def test_the_embedded_pair_is_what_its_checksums_say():
+    """After training it anew: cd d3d_runtime/pair && sha256sum */*.json */*.safetensors > SHA256SUMS"""
+    from d3d_runtime.engine import EMBEDDED_PAIR
+
+    (finding,) = doctor._checksums(EMBEDDED_PAIR)
+    assert finding.state == doctor.OK, finding.found
+
+
 # ---- train
 
 
@@ -118,16 +124,10 @@ def test_train_passes_its_flags_on(half, pair: Pair, tmp_path, monkeypatch, caps
     name = f"d3d_runtime.training.{half}.train_{half}"
     monkeypatch.setattr(name, lambda *folders, **settings: seen.update(settings, folders=folders))
     more = ["--target", pair.target, "--layers", "3"] if half == "drafter" else ["--drills", "0.5"]
-    code, _, err = run_here(
-        capsysbinary, "train", half, tmp_path / "out", "--steps", "7", "--seed", "5", *more
-    )
+    code, _, err = run_here(capsysbinary, "train", half, tmp_path / "out", "--steps", "7", "--seed", "5", *more)
     assert code == 0, err
     assert seen["steps"] == 7 and seen["seed"] == 5 and seen["folders"][-1] == tmp_path / "out"
-    assert (
-        (seen["num_layers"], seen["folders"][0]) == (3, pair.target)
-        if half == "drafter"
-        else seen["drills"] == 0.5
-    )
+    assert (seen["num_layers"], seen["folders"][0]) == (3, pair.target) if half == "drafter" else seen["drills"] == 0.5
 
 
 def test_a_stopped_training_tells_how_to_go_on(tmp_path, monkeypatch, capsysbinary):
@@ -160,7 +160,5 @@ def test_training_a_drafter_goes_on_where_it_stopped(pair: Pair, tmp_path):
         logged = [entry["step"] for entry in json.loads((folder / "drafter_loss.json").read_text())]
         assert logged[-1] == int(steps)
     assert logged == [10, 20]
-    answered = d3d(
-        "generate", "x", "--target", pair.target, "--drafter", folder, "--max-tokens", "4", "--mode", "sync"
-    )
+    answered = d3d("generate", "x", "--target", pair.target, "--drafter", folder, "--max-tokens", "4", "--mode", "sync")
     assert answered.returncode == 0, answered.stderr
