@@ -14,7 +14,7 @@ from d3d_runtime.errors import UserError
 EPILOG = """\b
 Examples:
   d3d train target my-target --minutes 60
-  d3d train drafter my-drafter --target my-target --minutes 45
+  d3d train drafter my-drafter --target my-target --minutes 30
   d3d generate --target my-target --drafter my-drafter --show-blocks
 
 Give the same command again, and a run that was stopped goes on from its last checkpoint (one every
