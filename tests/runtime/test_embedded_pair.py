@@ -1,6 +1,6 @@
 """The pair that is shipped: token-identical in every mode on held-out problems, and worth drafting with.
 
-The full matrix is marked slow. One part of it: pytest -m slow -k "float64 and T=1 and async" -s
+The full matrix is marked slow. One part of it: pytest -m slow -k "float64 and T1 and async" -s
 D3D_PAIR_PROMPTS sets the number of problems (200).
 """
 
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 SAMPLING = {
-    "T=0": {},
-    "T=1": {"temperature": 1.0},
+    "greedy": {},
+    "T1": {"temperature": 1.0},
     "top_p": {"temperature": 0.7, "top_p": 0.9},
     "top_k": {"temperature": 1.0, "top_k": 20},
     "penalties": {
@@ -40,6 +40,9 @@ SAMPLING = {
         "logit_bias": {20: 0.5, 30: -2.0},
     },
 }
+HOT = {
+    "hot": {"temperature": 2.0, "max_tokens": 64}
+}  # the pair is sure of itself: only this writes other texts
 LAYOUTS = {"alone": 1, "batch": 8, "shuffled": 8}
 FULL = int(os.environ.get("D3D_PAIR_PROMPTS", "200"))
 
@@ -62,7 +65,8 @@ class Case:
 
     @property
     def params(self) -> list[SamplingParams]:
-        return [SamplingParams(max_tokens=256, seed=i, **SAMPLING[self.kind]) for i in range(self.count)]
+        options = {"max_tokens": 256} | (SAMPLING | HOT)[self.kind]
+        return [SamplingParams(seed=i, **options) for i in range(self.count)]
 
     def run(self, mode: str, layout: str) -> list[RequestOutput]:
         """Outputs in the order of the problems."""
@@ -127,24 +131,24 @@ def test_float32_differs_by_near_ties(kind, mode, layout):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("kind", SAMPLING)
+@pytest.mark.parametrize("kind", SAMPLING | HOT)
 def test_a_few_problems_in_float64(kind, mode):
-    assert_identical(Case(kind, "float64", 3), mode, "batch")
+    assert_identical(Case(kind, "float64", 2), mode, "batch")
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_few_problems_in_float32(mode):
-    assert_near_ties(Case("T=1", "float32", 4), mode, "shuffled")
+    assert_near_ties(Case("hot", "float32", 6), mode, "shuffled")
 
 
 def test_failure_36_the_drafter_is_worth_its_time():
     """A wrong mask, shift or head stays lossless and shows in nothing but tau, so tau has a floor."""
-    case = Case("T=0", "float32", 8)
+    case = Case("greedy", "float32", 8)
     outputs = case.run("async", "batch")
-    print(summary(case, "async", "batch", outputs))
     emitted = sum(output.metrics.emitted for output in outputs)
     hits, misses = (sum(getattr(output.metrics, name) for output in outputs) for name in ("hits", "misses"))
-    assert emitted / sum(output.metrics.rounds for output in outputs) > 3
-    assert hits / (hits + misses) > 0.4
     right = sum(check(problem.answer, output.text) for problem, output in zip(case.problems, outputs))
-    assert right >= 5 and all(output.finish_reason == "stop" for output in outputs)
+    print(f"{summary(case, 'async', 'batch', outputs)}, hits {hits} of {hits + misses}, {right} right")
+    assert emitted / sum(output.metrics.rounds for output in outputs) > 8
+    assert hits / (hits + misses) > 0.6
+    assert right >= 6 and all(output.finish_reason == "stop" for output in outputs)
