@@ -86,7 +86,7 @@ def d3d(*arguments: str | Path, stdin: str | bytes = b"", cwd: Path | None = Non
         capture_output=True,
         env=ENVIRONMENT,
         cwd=cwd,
-        timeout=120,
+        timeout=300,
     )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -109,7 +109,7 @@ def d3d_in_terminal(*arguments: str | Path) -> tuple[int, str]:
             break
         shown += chunk
     os.close(leader)
-    return process.wait(timeout=30), shown.decode().replace("\r\n", "\n")
+    return process.wait(timeout=300), shown.decode().replace("\r\n", "\n")
 
 
 def run_here(capture, *arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:

@@ -52,7 +52,7 @@ def test_answering_does_not_load_the_compiler(pair: Pair):
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
-        timeout=120,
+        timeout=300,
     )
     assert done.stderr.splitlines()[-1] == "0 False"
 
