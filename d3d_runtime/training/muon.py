@@ -2,7 +2,7 @@
 
 Method: Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024). torch.optim.Muon runs the
 iteration in bfloat16 one matrix at a time, which on a CPU without bf16 units takes longer than the forward and
-backward pass it follows (2.9 s against 0.1 s a step for the 12-layer target); otherwise the two agree.
+backward pass it follows (2.9 s against 0.3 s a step for the 12-layer target on Zen 2); otherwise the two agree.
 """
 
 from __future__ import annotations
