@@ -78,10 +78,17 @@ struct Tile {
 };
 
 template <class T, class Team>
+D3D_INLINE void make_comparable(Tile<T, Team>& x) {
+  for (auto& pack : x.pack) pack = comparable<T>(pack);
+}
+
+// The largest value of a tile, as if it had been made comparable.
+template <class T, class Team>
 D3D_INLINE T tile_maximum(const Tile<T, Team>& x) {
-  auto most = x.pack[0];
-  for (int i = 1; i < x.kPacks; ++i) most = larger(x.pack[i], most);
-  return fold_lanes(most, [](auto a, auto b) D3D_INLINE_LAMBDA { return larger(a, b); });
+  auto most = larger(x.pack[0], splat<typename Tile<T, Team>::P>(Limits<T>::kNone));
+  for (int i = 1; i < x.kPacks; ++i) most = larger(x.pack[i], most);  // NaN never replaces a value
+  return smaller(fold_lanes(most, [](auto a, auto b) D3D_INLINE_LAMBDA { return larger(a, b); }),
+                 Limits<T>::kLargest);
 }
 
 template <class T, class Team>
@@ -103,22 +110,29 @@ struct Row {
   int32_t excluded;  // a token that is not offered, or -1
 
   template <class Team>
-  D3D_INLINE void read(Team&, int32_t first, Tile<Real, Team>& s) const {
+  D3D_INLINE void read(Team& team, int32_t first, Tile<Real, Team>& s) const {
+    read_raw(team, first, s);
+    make_comparable(s);
+  }
+
+  // The same, but NaN and +inf may be left: for a scan that skips nearly all tiles by tile_maximum.
+  template <class Team>
+  D3D_INLINE void read_raw(Team&, int32_t first, Tile<Real, Team>& s) const {
     constexpr int kLanes = Team::kLanes, kTile = Team::kTile;
     using P = Pack<Bits, kLanes>;
     const Bits* from = logits + first;
     const bool whole = first + kTile <= vocab;
     if (kLanes > 1 && whole) {
       prefetch<kTile>(from);
-      for (int i = 0; i < s.kPacks; ++i)
-        s.pack[i] = comparable<Real>(Logit::widen(load<P>(from + i * kLanes)));
+      for (int i = 0; i < s.kPacks; ++i) s.pack[i] = Logit::widen(load<P>(from + i * kLanes));
     } else {
       const Bytes<kTile> tile = copy<kTile>(from, vocab - first);
-      for (int i = 0; i < s.kPacks; ++i)
-        s.pack[i] = comparable<Real>(Logit::widen(load<P>(tile.bits + i * kLanes)));
+      for (int i = 0; i < s.kPacks; ++i) s.pack[i] = Logit::widen(load<P>(tile.bits + i * kLanes));
     }
-    if (temperature != 1)  // the quotient may overflow again
-      for (int i = 0; i < s.kPacks; ++i) s.pack[i] = comparable<Real>(s.pack[i] / temperature);
+    if (temperature != 1) {  // the quotient may overflow again
+      make_comparable(s);
+      for (int i = 0; i < s.kPacks; ++i) s.pack[i] = s.pack[i] / temperature;
+    }
     if (!whole || (excluded >= first && excluded < first + kTile)) mask(first, s);
   }
 

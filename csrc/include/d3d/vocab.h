@@ -127,7 +127,7 @@ D3D_PASS Real scan_row(Team& team, const Row& row, const Noise& noise, const Sur
   Real top = Limits<Real>::kNone;
   for (int32_t first = kTile * team.rank(); first < row.vocab; first += kTile * team.size()) {
     Tile<Real, Team> s;
-    row.read(team, first, s);
+    row.read_raw(team, first, s);
     const Real tile_top = tile_maximum(s);
     top = larger(top, tile_top);
     if (!(tile_top >= survivors.floor)) continue;
@@ -141,6 +141,7 @@ D3D_PASS Real scan_row(Team& team, const Row& row, const Noise& noise, const Sur
     } else {
       if (!(tile_top > sink.bar())) continue;
     }
+    make_comparable(s);
     for (int i = 0; i < s.kPacks; ++i) {
       auto x = s.pack[i];
       if constexpr (kNoisy) {
@@ -181,7 +182,7 @@ D3D_PASS typename Row::Real row_maximum(Team& team, const Row& row) {
   Real top = Limits<Real>::kNone;
   for (int32_t first = Team::kTile * team.rank(); first < row.vocab; first += Team::kTile * team.size()) {
     Tile<Real, Team> s;
-    row.read(team, first, s);
+    row.read_raw(team, first, s);
     top = larger(top, tile_maximum(s));
   }
   return team.reduce(top, [](Real a, Real b) { return larger(a, b); });
