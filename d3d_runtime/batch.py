@@ -13,6 +13,28 @@ from d3d_runtime.request import Request
 
 
 @dataclass(frozen=True, eq=False)
+class DraftBatch:
+    """What a drafter needs to know of a batch: little enough to be sent to another process.
+
+    lacking: each request's clean tokens that the drafter's cache lacks, the root last.
+    """
+
+    lacking: list[list[int]]
+    drafter_pages: list[list[int]]
+    root_positions: Tensor  # [B] i64
+    longest: int
+    sampling: dk.SamplingTensors
+    penalties: dk.Penalties | None
+
+    def __len__(self) -> int:
+        return len(self.lacking)
+
+    @property
+    def device(self) -> torch.device:
+        return self.root_positions.device
+
+
+@dataclass(frozen=True, eq=False)
 class Batch:
     """B running requests, in the order they joined. All here follows from them; nothing is kept across rounds."""
 
@@ -24,6 +46,20 @@ class Batch:
 
     def subset(self, indices: list[int]) -> Batch:
         return self if len(indices) == len(self) else Batch([self.requests[i] for i in indices], self.device)
+
+    def for_drafter(self) -> DraftBatch:
+        """As it is now; what a request's drafter cache lacks changes within a round."""
+        return DraftBatch(
+            self.lacking, self.drafter_pages, self.root_positions, self.longest, self.sampling, self.penalties
+        )
+
+    @property
+    def lacking(self) -> list[list[int]]:
+        return [request.tokens[request.drafter_length :] for request in self.requests]
+
+    @property
+    def drafter_pages(self) -> list[list[int]]:
+        return [request.drafter_pages for request in self.requests]
 
     def column(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)

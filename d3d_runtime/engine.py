@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -9,15 +10,16 @@ from pathlib import Path
 
 import torch
 
-from d3d_runtime import policy
 from d3d_runtime.detokenizer import Detokenizer
 from d3d_runtime.drafters.diffusion import DiffusionDrafter
 from d3d_runtime.errors import UserError
 from d3d_runtime.kv_cache import KVCache
+from d3d_runtime.lanes import Inline, Lane, LaneLost, ProcessLane, ThreadLane
 from d3d_runtime.models.config import DiffusionConfig
 from d3d_runtime.models.decoder import Decoder
 from d3d_runtime.models.loader import load_model
 from d3d_runtime.models.tokenizer import Tokenizer
+from d3d_runtime.policy import choose_policy
 from d3d_runtime.request import Request, RequestOutput
 from d3d_runtime.round import Round
 from d3d_runtime.sampling_params import SamplingParams
@@ -28,6 +30,7 @@ EMBEDDED_PAIR = Path(__file__).parent / "pair"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 PAGE_SIZE = 16
 NUM_CANDIDATES = 8
+MAX_RESTARTS = 3  # of a drafter process that dies
 USUAL_LENGTH = 512  # tokens a request is expected to need, when the pools are sized
 
 Prompt = str | list[int] | list[dict[str, str]]
@@ -37,7 +40,9 @@ class Engine:
     """Runs a target with a drafter, token-identical to the target alone.
 
     target, drafter: model folders; None is the embedded pair (a target given without a drafter runs plain), drafter
-    "none" runs the target alone. mode: "auto", "autoregressive", "sync" or "async". dtype: None is float32.
+    "none" runs the target alone. mode: "auto", "autoregressive", "sync", "async" or "pingpong". dtype: None is float32.
+    drafter_device: None puts the drafter beside the target, in modes that overlap them on a CPU in a process of its own
+    ("process"); "cpu" keeps it in this process, where two threads share one interpreter.
     num_nodes, num_outcomes: N and E of a round, None lets the engine choose. max_batch_size: requests in one round.
     num_pages: KV pages of each model, None sizes the pools for full batches of usual length.
     Raises UserError, in one line, for whatever a user can mend.
@@ -59,14 +64,18 @@ class Engine:
     ):
         self.dtype = _dtype(dtype)
         self.device = _device("device", device)
-        _device("drafter_device", drafter_device or device)
+        if drafter_device != "process":
+            _device("drafter_device", drafter_device or device)
         if max_batch_size < 1:
             raise UserError(f"max_batch_size: expected at least 1, got {max_batch_size}")
         if num_pages is not None and num_pages < 1:
             raise UserError(f"num_pages: expected at least 1, got {num_pages}")
         folder, drafter_folder = _folders(target, drafter)
         has_drafter = drafter_folder is not None and mode != "autoregressive"
-        self.plan = policy.choose(mode, has_drafter, num_nodes, num_outcomes)
+        self.mode = mode if has_drafter else "autoregressive"
+        self.policy = choose_policy(mode, has_drafter, True, num_nodes, num_outcomes)
+        self.num_nodes = max(plan.num_nodes for plan in self.policy.plans)
+        self.num_outcomes = max(plan.num_outcomes for plan in self.policy.plans)
 
         model, diffusion = load_model(folder, self.dtype, self.device)
         if diffusion is not None:
@@ -77,9 +86,9 @@ class Engine:
 
         drafting = self._load_drafter(drafter_folder) if has_drafter else None
         longest = self.config.max_position_embeddings
-        scratch = self.plan.num_nodes
+        scratch = self.num_nodes
         if drafting is not None:
-            scratch = max(scratch, self.plan.num_nodes + self.plan.num_outcomes * drafting[1].block_size)
+            scratch = max(scratch, self.num_nodes + self.num_outcomes * drafting[1].block_size)
         rows = max(max_batch_size * (min(longest, USUAL_LENGTH) + scratch), longest + scratch)
         pages = num_pages if num_pages is not None else -(-rows // PAGE_SIZE) + max_batch_size
 
@@ -90,26 +99,33 @@ class Engine:
         self._drafter = None
         if drafting is not None:
             self._drafter = DiffusionDrafter(drafting[0], cache(drafting[0]), drafting[1], NUM_CANDIDATES)
-        self._round = Round(self._target, self._drafter, self.plan)
-        self._scheduler = Scheduler(self._target, self._drafter, self._round, max_batch_size)
+        self._drafter_device, self._restarts = drafter_device, 0
+        self._lane = self._open_lane(drafter_device)
+        round_ = Round(self._target, self._drafter, self._lane)
+        self._scheduler = Scheduler(self._target, self._drafter, round_, self.policy, max_batch_size)
         self._ids = count()
         self._submitted: set[str] = set()  # `step` reports these,
         self._ended: list[RequestOutput] = []  # also if they ended in a round of `generate` or `stream`
 
-    @property
-    def mode(self) -> str:
-        return self.plan.mode
-
-    @property
-    def num_nodes(self) -> int:
-        return self.plan.num_nodes
-
-    @property
-    def num_outcomes(self) -> int:
-        return self.plan.num_outcomes
-
     def close(self) -> None:
-        self._round.close()
+        self._lane.close()
+
+    def _open_lane(self, drafter_device: str | None) -> Lane:
+        """Where the drafter runs: beside the target if a plan overlaps them, on a CPU in a process of its own."""
+        if not any(plan.overlaps for plan in self.policy.plans):
+            return Inline()
+        if self.device.type == "cpu" and drafter_device in (None, "process"):
+            return ProcessLane("d3d-drafter", self._drafter)
+        return ThreadLane("d3d-drafter")
+
+    def _restart_lane(self, lost: LaneLost) -> None:
+        """The requests are as they were before the round; a new drafter reads them again."""
+        self._restarts += 1
+        if self._restarts > MAX_RESTARTS:
+            raise lost
+        warnings.warn(f"{lost}; it is started again", RuntimeWarning, stacklevel=4)
+        self._lane.close()
+        self._lane = self._scheduler.round.lane = self._open_lane(self._drafter_device)
 
     def generate(
         self, prompts: Prompt | list[Prompt], params: SamplingParams | list[SamplingParams] | None = None
@@ -144,7 +160,9 @@ class Engine:
                 if not request.finished:  # it may have ended in a round of somebody else
                     self._run_round()
                 told_the_end = request.finished
-                yield request.increment()
+                increment = request.increment()
+                if increment.token_ids or told_the_end:  # nothing: it still waits, or is being prefilled
+                    yield increment
         finally:
             if not request.finished:
                 self._scheduler.abort(request.request_id)
@@ -163,7 +181,12 @@ class Engine:
         return ended
 
     def _run_round(self) -> None:
-        for request in self._scheduler.step():
+        try:
+            ran = self._scheduler.step()
+        except LaneLost as lost:
+            self._restart_lane(lost)
+            ran = []
+        for request in ran:
             if request.finished and request.request_id in self._submitted:
                 self._submitted.remove(request.request_id)
                 self._ended.append(request.output())

@@ -37,11 +37,16 @@ class KVCache:
     def pages_for(self, num_rows: int) -> int:
         return -(-num_rows // self.page_size)
 
+    def extend(self, pages: list[int], num_rows: int) -> None:
+        """Adds to a request's pages what `num_rows` rows need. The scheduler asks only for what is free."""
+        count = self.pages_for(num_rows) - len(pages)
+        assert count <= len(self._free), "the scheduler asked for more pages than are free"
+        pages.extend(self._free.pop() for _ in range(count))
+
     def allocate(self, num_rows: int) -> list[int]:
-        """Pages for `num_rows` rows. The scheduler admits a request only while they are free."""
-        count = self.pages_for(num_rows)
-        assert count <= len(self._free), "the scheduler admitted a request beyond the pool"
-        return [self._free.pop() for _ in range(count)]
+        pages: list[int] = []
+        self.extend(pages, num_rows)
+        return pages
 
     def release(self, pages: list[int]) -> None:
         self._free.extend(reversed(pages))

@@ -22,6 +22,7 @@ class Metrics:
     acceptance_histogram: Counter[int] = field(default_factory=Counter)
     hits: int = 0
     misses: int = 0
+    preemptions: int = 0
     prefill_ms: float = 0.0
     draft_ms: float = 0.0
     verify_ms: float = 0.0
@@ -37,10 +38,13 @@ class Metrics:
     def hit_rate(self) -> float:
         return self.hits / (self.hits + self.misses) if self.hits + self.misses else 0.0
 
-    def add_round(self, emitted: int, times: RoundTimes) -> None:
+    def add_emitted(self, emitted: int) -> None:
+        """A round that emitted so many tokens."""
         self.rounds += 1
         self.emitted += emitted
         self.acceptance_histogram[emitted - 1] += 1
+
+    def add_times(self, times: RoundTimes) -> None:
         self.draft_ms += times.draft_ms
         self.verify_ms += times.verify_ms
         self.overlap_ms += times.overlap_ms
@@ -55,3 +59,17 @@ class RoundTimes:
     verify_ms: float = 0.0
     overlap_ms: float = 0.0
     tail_ms: float = 0.0
+
+    @property
+    def total_ms(self) -> float:
+        """Of the round: what overlaps counts once."""
+        return self.draft_ms + (self.overlap_ms or self.verify_ms) + self.tail_ms
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What became of a round, for each request that verified: the nodes it accepted, the outcome that came true."""
+
+    times: RoundTimes
+    paths: list[list[int]]
+    outcome_indices: list[int]  # -1: a miss; empty where nothing was drafted ahead

@@ -51,6 +51,7 @@ class Request:
     finish_reason: str | None = None
     target_pages: list[int] = field(default_factory=list)
     drafter_pages: list[int] = field(default_factory=list)
+    target_length: int = 0  # tokens whose KV is in the target's cache: all but the root, once it is prefilled
     drafter_length: int = 0  # tokens whose clean KV is in the drafter's cache
     draft: tuple[Tensor, Tensor] | None = None  # candidate ids and scores [L, K], when drafted ahead
     streamed: int = 0  # tokens already handed to a stream
@@ -63,6 +64,11 @@ class Request:
     @property
     def output_ids(self) -> list[int]:
         return self.tokens[self.prompt_length :]
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether the target has seen all before the root."""
+        return self.target_length == len(self.tokens) - 1
 
     @property
     def finished(self) -> bool:

@@ -2,11 +2,12 @@
 
     DRAFT    rows that were not drafted ahead draft from their root
     TREE     the N best prefixes to verify, and the E likeliest outcomes
-    VERIFY   on the target  ||  on the drafter's lane, the blocks behind those outcomes
+    VERIFY   on the target  ||  on the drafter's lane, blocks behind those outcomes (async) or of other rows (pingpong)
     SELECT   the outcome that came true: its block is the next draft, for free
     COMMIT   tokens to requests, cut at the first stop condition
 
-`autoregressive` has no draft and a tree of the root alone, `sync` no outcomes. The host reads nothing before COMMIT.
+`autoregressive` has no draft and a tree of the root alone, `sync` no outcomes. In `pingpong` the rows that have a draft
+are verified while the others draft; next round they change places. The host reads nothing before COMMIT.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from torch import Tensor
 import d3d_kernels as dk
 from d3d_runtime.batch import Batch
 from d3d_runtime.drafters.diffusion import DiffusionDrafter
-from d3d_runtime.lanes import CpuLane, Stopwatch, one_core
-from d3d_runtime.metrics import RoundTimes
+from d3d_runtime.lanes import Lane, Stopwatch, Ticket, one_core
+from d3d_runtime.metrics import RoundReport, RoundTimes
 from d3d_runtime.policy import Plan
 from d3d_runtime.request import TokenLogprob
 from d3d_runtime.target import Target, Verification
@@ -36,91 +37,112 @@ class Ahead:
 
 
 class Round:
-    def __init__(self, target: Target, drafter: DiffusionDrafter | None, plan: Plan):
-        self.target, self.drafter, self.plan = target, drafter, plan
-        self.lane = CpuLane("d3d-drafter") if plan.num_outcomes else None
+    """lane: where the drafter runs; it overlaps in `async` and `pingpong`."""
 
-    def close(self) -> None:
-        if self.lane is not None:
-            self.lane.close()
+    def __init__(self, target: Target, drafter: DiffusionDrafter | None, lane: Lane):
+        self.target, self.drafter, self.lane = target, drafter, lane
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> None:
-        """One round of every request of the batch; afterwards each has at least one more token, or is finished."""
+    def run(self, batch: Batch, plan: Plan) -> RoundReport:
+        """One round; afterwards each request that verified has at least one more token, or is finished. All verify,
+        but in `pingpong` those that had no draft."""
         times, watch = RoundTimes(), Stopwatch()
-        if self.plan.drafts:
-            self._draft_missing(batch)
+        beside = None
+        if plan.drafts:
+            batch, beside = self._draft_missing(batch, plan)
             times.draft_ms = watch.lap()
-        tree, outcomes = self._tree(batch)
+        tree, outcomes = self._tree(batch, plan)
         times.tail_ms = watch.lap()
-        if self.plan.num_outcomes:
-            verification, ahead = self._verify_and_draft_ahead(batch, tree, outcomes, times)
+        if plan.num_outcomes:
+            ticket = self.lane.submit(self.drafter.draft_frontier, batch.for_drafter(), tree, outcomes)
+            verification, frontier = self._verify_beside(ticket, batch, tree, times)
             watch.lap()
-            self.drafter.keep(batch, tree, outcomes, verification.verdict, ahead.index)
+            shape, index = outcomes.token_ids.shape, dk.select_outcome(verification.verdict, outcomes)
+            ahead = Ahead(frontier.token_ids.unflatten(0, shape), frontier.scores.unflatten(0, shape), index)
+            self.lane.submit(self.drafter.keep, batch.for_drafter(), tree, outcomes, verification.verdict, index)
+        elif beside is not None:
+            ahead = None
+            verification, candidates = self._verify_beside(beside.ticket, batch, tree, times)
+            watch.lap()
+            beside.receive(candidates)
         else:
             verification, ahead = self.target.verify(batch, tree), None
             times.verify_ms = watch.lap()
-        kept = self._commit(batch, tree, verification, ahead)
+        paths, hits = self._commit(batch, tree, verification, ahead)
         times.tail_ms += watch.lap()
-        for request, count in zip(batch.requests, kept):
-            request.metrics.add_round(count, times)
+        for request in batch.requests:
+            request.metrics.add_times(times)
+        return RoundReport(times, paths, hits)
 
-    def _draft_missing(self, batch: Batch) -> None:
-        """Rows without a draft: every row in `sync`, misses and newcomers in `async`; the others wait for them."""
-        missing = batch.subset([i for i, request in enumerate(batch.requests) if request.draft is None])
-        if len(missing):
-            candidates = self.drafter.draft(missing)
-            for request, draft in zip(missing.requests, zip(candidates.token_ids, candidates.scores)):
-                request.draft = draft
+    def _draft_missing(self, batch: Batch, plan: Plan) -> tuple[Batch, Drafting | None]:
+        """The rows to verify, and those that draft beside them.
 
-    def _tree(self, batch: Batch) -> tuple[dk.DraftTree, dk.Outcomes]:
-        if not self.plan.drafts:
+        Rows without a draft are all rows in `sync`, misses and newcomers in `async`; the others wait for them.
+        """
+        missing = [i for i, request in enumerate(batch.requests) if request.draft is None]
+        others = [i for i, request in enumerate(batch.requests) if request.draft is not None]
+        if plan.mode != "pingpong":
+            if missing:
+                self._draft(batch.subset(missing)).wait()
+            return batch, None
+        if not others:  # the beginning: one half drafts first
+            others, missing = missing[: -(-len(missing) // 2)], missing[-(-len(missing) // 2) :]
+            self._draft(batch.subset(others)).wait()
+        return batch.subset(others), self._draft(batch.subset(missing)) if missing else None
+
+    def _draft(self, batch: Batch) -> Drafting:
+        return Drafting(batch, self.lane.submit(self.drafter.draft, batch.for_drafter()))
+
+    def _tree(self, batch: Batch, plan: Plan) -> tuple[dk.DraftTree, dk.Outcomes]:
+        if not plan.drafts:
             return root_only(batch), dk.Outcomes.empty(len(batch), 0, batch.device)
         token_ids, scores = (torch.stack(column) for column in zip(*(request.draft for request in batch.requests)))
         candidates = dk.Candidates(token_ids, scores, scores)
         return dk.build_tree(
             batch.root_ids,
             candidates,
-            num_nodes=self.plan.num_nodes,
-            num_outcomes=self.plan.num_outcomes,
+            num_nodes=plan.num_nodes,
+            num_outcomes=plan.num_outcomes,
             stop_ids=batch.stop_ids,
         )
 
-    def _verify_and_draft_ahead(
-        self, batch: Batch, tree: dk.DraftTree, outcomes: dk.Outcomes, times: RoundTimes
-    ) -> tuple[Verification, Ahead]:
+    def _verify_beside(
+        self, ticket: Ticket, batch: Batch, tree: dk.DraftTree, times: RoundTimes
+    ) -> tuple[Verification, dk.Candidates]:
+        """Verifies while the lane drafts; returns both."""
         both = Stopwatch()
-        ticket = self.lane.submit(self.drafter.draft_frontier, batch, tree, outcomes)
         try:
             with one_core():
                 watch = Stopwatch()
                 verification = self.target.verify(batch, tree)
                 times.verify_ms = watch.lap()
         finally:  # also after an error: nobody may release pages that the lane still writes
-            frontier = ticket.wait()
+            candidates = ticket.wait()
         times.overlap_ms = both.lap()
-        shape = outcomes.token_ids.shape
-        index = dk.select_outcome(verification.verdict, outcomes)
-        return verification, Ahead(frontier.token_ids.unflatten(0, shape), frontier.scores.unflatten(0, shape), index)
+        return verification, candidates
+    def _commit(
+        self, batch: Batch, tree: dk.DraftTree, verification: Verification, ahead: Ahead | None
+    ) -> tuple[list[list[int]], list[int]]:
+        """The one read of the round: tokens of the accepted path and the bonus token, to their requests.
 
-    def _commit(self, batch: Batch, tree: dk.DraftTree, verification: Verification, ahead: Ahead | None) -> list[int]:
-        """The one read of the round: tokens of the accepted path and the bonus token, to their requests."""
+        Returns the accepted nodes of each request and the outcomes that came true."""
         verdict = verification.verdict
-        path = tree.token_ids.gather(1, verdict.accepted_nodes.long().clamp(min=0)).tolist()
-        accepted, bonus = verdict.num_accepted.tolist(), verdict.bonus_ids.tolist()
-        hits = ahead.index.tolist() if ahead is not None else None
-        kept = []
+        nodes, accepted = verdict.accepted_nodes.tolist(), verdict.num_accepted.tolist()
+        token_ids, bonus = tree.token_ids.tolist(), verdict.bonus_ids.tolist()
+        hits = ahead.index.tolist() if ahead is not None else []
+        paths = [row[:count] for row, count in zip(nodes, accepted)]
         for b, request in enumerate(batch.requests):
             length = len(request.tokens)
-            count = request.commit(path[b][: accepted[b]] + [bonus[b]])
-            kept.append(count)
+            count = request.commit([token_ids[b][node] for node in paths[b]] + [bonus[b]])
+            request.metrics.add_emitted(count)
             if request.params.logprobs is not None:
-                rows = [0] + verdict.accepted_nodes[b, : count - 1].tolist()
+                rows = [0] + paths[b][: count - 1]
                 request.logprobs += token_logprobs(
                     verification.logits[b, rows], request.tokens[length:], request.params.logprobs
                 )
+            request.target_length = len(request.tokens) - 1
             request.draft = None
-            if hits is not None:
+            if hits:
                 hit = hits[b] >= 0
                 request.drafter_length = length + accepted[b] + hit
                 if hit:
@@ -128,7 +150,23 @@ class Round:
                 if not request.finished:  # an outcome that ends the request needs no draft
                     request.metrics.hits += hit
                     request.metrics.misses += not hit
-        return kept
+        return paths, hits
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """Rows that the lane drafts from their roots."""
+
+    batch: Batch
+    ticket: Ticket
+
+    def wait(self) -> None:
+        self.receive(self.ticket.wait())
+
+    def receive(self, candidates: dk.Candidates) -> None:
+        for request, draft in zip(self.batch.requests, zip(candidates.token_ids, candidates.scores)):
+            request.draft = draft
+            request.drafter_length = len(request.tokens)
 
 
 def root_only(batch: Batch) -> dk.DraftTree:

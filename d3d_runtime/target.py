@@ -16,7 +16,6 @@ from d3d_runtime.batch import Batch
 from d3d_runtime.kv_cache import KVCache, write_slots
 from d3d_runtime.models.decoder import Decoder
 from d3d_runtime.paged_attention import PagedAttention, first_slots_visible, show_tree, unpack_mask_bits
-from d3d_runtime.request import Request
 
 PREFILL_CHUNK = 256
 
@@ -33,9 +32,9 @@ class Target:
     def __init__(self, model: Decoder, cache: KVCache):
         self.model, self.cache = model, cache
 
-    def prefill(self, request: Request) -> None:
-        """Computes the KV of all tokens before the root."""
-        prefill(self.model, self.cache, request.target_pages, request.tokens[:-1], 0)
+    def prefill(self, pages: list[int], tokens: list[int], start: int) -> None:
+        """KV rows of `tokens`, which stand at positions `start` and on."""
+        prefill(self.model, self.cache, pages, tokens, start)
 
     def verify(self, batch: Batch, tree: dk.DraftTree) -> Verification:
         nodes = tree.token_ids.shape[1]

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 import d3d_kernels as dk
-from d3d_runtime.batch import Batch
+from d3d_runtime.batch import DraftBatch
 from d3d_runtime.kv_cache import KVCache, write_slots
 from d3d_runtime.models.config import DiffusionConfig
 from d3d_runtime.models.decoder import Decoder
 from d3d_runtime.paged_attention import PagedAttention, first_slots_visible, show_tree, unpack_mask_bits
-from d3d_runtime.request import Request
 from d3d_runtime.target import prefill
 
 
@@ -39,33 +38,32 @@ class DiffusionDrafter:
         """Rows a request needs behind its committed tokens."""
         return max(self.diffusion.num_masks, num_nodes - 1 + num_outcomes * self.diffusion.block_size)
 
-    def prefill(self, request: Request) -> None:
-        prefill(self.model, self.cache, request.drafter_pages, request.tokens[:-1], 0)
-        request.drafter_length = len(request.tokens) - 1
+    def prefill(self, pages: list[int], tokens: list[int], start: int) -> None:
+        """Clean KV rows of `tokens`, which stand at positions `start` and on."""
+        prefill(self.model, self.cache, pages, tokens, start)
 
-    def draft(self, batch: Batch) -> dk.Candidates:
-        """Candidates [B, L, K] for the positions behind each root. Afterwards the cache holds the root as well."""
-        lacking = [r.tokens[r.drafter_length :] for r in batch.requests]
+    def draft(self, batch: DraftBatch) -> dk.Candidates:
+        """Candidates [B, L, K] for the positions behind each root. Afterwards the cache lacks nothing."""
+        lacking, root = batch.lacking, batch.root_positions
         clean, masks = max(map(len, lacking)), self.diffusion.num_masks
-        counts, root = batch.column([len(tokens) for tokens in lacking]), batch.root_positions
+        counts = torch.tensor([len(tokens) for tokens in lacking], device=batch.device)
         # Clean rows are right-aligned, so that the root is row clean-1 in every lane and the masks follow it.
         row = torch.arange(clean + masks, device=batch.device)
         positions = root[:, None] + row - (clean - 1)
         exists = row >= (clean - counts)[:, None]
         mask_id = self.diffusion.mask_token_id
-        token_ids = batch.column([[0] * (clean - len(tokens)) + tokens + [mask_id] * masks for tokens in lacking])
+        rows = [[0] * (clean - len(tokens)) + tokens + [mask_id] * masks for tokens in lacking]
+        token_ids = torch.tensor(rows, device=batch.device)
 
-        pages = self.cache.table([r.drafter_pages for r in batch.requests], batch.longest + masks)
+        pages = self.cache.table(batch.drafter_pages, batch.longest + masks)
         limits = torch.where(row < clean, positions + 1, root[:, None] + 1 + masks).where(exists, 1)
         visible = first_slots_visible(limits, pages.num_slots)
         slots = write_slots(pages.physical(positions.where(exists, -1)))
         hidden = self.model(token_ids, positions.clamp(min=0), PagedAttention(self.cache, slots, pages.table, visible))
-        for request in batch.requests:
-            request.drafter_length = len(request.tokens)
         predicting = hidden[:, clean - 1 if self.diffusion.logit_shift else clean :]
         return self._candidates(predicting, batch.sampling, root + 1, batch.penalties)
 
-    def draft_frontier(self, batch: Batch, tree: dk.DraftTree, outcomes: dk.Outcomes) -> dk.Candidates:
+    def draft_frontier(self, batch: DraftBatch, tree: dk.DraftTree, outcomes: dk.Outcomes) -> dk.Candidates:
         """Candidates [B * E, L, K] for the positions behind each outcome. Empty outcomes give rows nobody selects."""
         (size, nodes), branches = tree.token_ids.shape, outcomes.token_ids.shape[1]
         block, first = self.diffusion.block_size, nodes - 1
@@ -81,7 +79,7 @@ class DiffusionDrafter:
         positions = root[:, None] + torch.cat((tree.depths[:, 1:], branch_depths.flatten(1)), dim=1)
 
         # Row i stands in logical slot n + i: the tree without its root, then the branches.
-        pages = self.cache.table([r.drafter_pages for r in batch.requests], batch.longest + rows)
+        pages = self.cache.table(batch.drafter_pages, batch.longest + rows)
         node_exists = torch.arange(1, nodes, device=device) < tree.num_nodes[:, None]
         branch_exists = (outcomes.parent_node >= 0).repeat_interleave(block, dim=1)
         exists = torch.cat((node_exists, branch_exists), dim=1)
@@ -106,7 +104,9 @@ class DiffusionDrafter:
         positions = (root[:, None] + anchor_depth).flatten() + 1
         return self._candidates(predicting, batch.sampling.select(request), positions, penalties)
 
-    def keep(self, batch: Batch, tree: dk.DraftTree, outcomes: dk.Outcomes, verdict: dk.Verdict, index: Tensor) -> None:
+    def keep(
+        self, batch: DraftBatch, tree: dk.DraftTree, outcomes: dk.Outcomes, verdict: dk.Verdict, index: Tensor
+    ) -> None:
         """Packs the rows of the accepted path behind the root, then the hit branch's g (index [B] i32, -1 = miss)."""
         block, root, nodes = self.diffusion.block_size, batch.root_positions, tree.token_ids.shape[1]
         accepted, hit = verdict.accepted_nodes.long(), index >= 0
@@ -117,7 +117,7 @@ class DiffusionDrafter:
         source = torch.where(entry == verdict.num_accepted[:, None], branch.where(hit, -1)[:, None], path)
         used = entry < (verdict.num_accepted + hit)[:, None]
         rows = nodes - 1 + outcomes.token_ids.shape[1] * block
-        pages = self.cache.table([r.drafter_pages for r in batch.requests], batch.longest + rows)
+        pages = self.cache.table(batch.drafter_pages, batch.longest + rows)
         src = pages.physical(source.where(used, -1))
         dst = pages.physical((root[:, None] + 1 + entry).where(used, -1))
         dk.move_kv(self.cache.layout, src, dst, verdict.num_accepted + hit.int())

@@ -56,7 +56,8 @@ def new_request(tokens: list[int], params: SamplingParams, drafter: DiffusionDra
     request = Request("r", list(tokens), params, frozenset(), 100, None)
     Random(len(tokens)).shuffle(drafter.cache._free)
     request.drafter_pages = drafter.cache.allocate(len(tokens) + 20 + drafter.scratch_rows(NODES, OUTCOMES))
-    drafter.prefill(request)
+    drafter.prefill(request.drafter_pages, request.tokens[:-1], 0)
+    request.drafter_length = len(tokens) - 1
     return request
 
 
@@ -176,7 +177,6 @@ def test_a_miss_drafts_as_if_it_had_never_drafted_ahead(scene, drafter):
         alone = drafter.draft(Batch([fresh], torch.device("cpu")))
         assert torch.equal(candidates.token_ids[b], alone.token_ids[0])
         assert_rows_equal(drafter.cache, request.drafter_pages, fresh.drafter_pages, len(request.tokens))
-        assert request.drafter_length == len(request.tokens)
         drafter.cache.release(fresh.drafter_pages)
 
 
@@ -194,7 +194,7 @@ def test_the_target_keeps_root_and_accepted_path(kind, scene, target):
     world = scene(SAMPLING[kind])
     for request in world.requests:
         request.target_pages = target.cache.allocate(len(request.tokens) + NODES)
-        target.prefill(request)
+        target.prefill(request.target_pages, request.tokens[:-1], 0)
     verdict = target.verify(world.batch, world.tree).verdict
     assert verdict.num_accepted.max() >= 1
     for b, request in enumerate(world.requests):
@@ -202,7 +202,7 @@ def test_the_target_keeps_root_and_accepted_path(kind, scene, target):
         path = world.tree.token_ids[b, verdict.accepted_nodes[b, :accepted].long()].tolist()
         fresh = Request("fresh", request.tokens + path + [2], request.params, frozenset(), 9, None)
         fresh.target_pages = target.cache.allocate(len(fresh.tokens))
-        target.prefill(fresh)
+        target.prefill(fresh.target_pages, fresh.tokens[:-1], 0)
         assert_rows_equal(target.cache, request.target_pages, fresh.target_pages, len(fresh.tokens) - 1)
         target.cache.release(fresh.target_pages)
 
@@ -212,13 +212,13 @@ def test_tree_logits_equal_a_walk_down_each_path(scene, target):
     world = scene(SAMPLING["T=1"])
     for request in world.requests:
         request.target_pages = target.cache.allocate(len(request.tokens) + NODES)
-        target.prefill(request)
+        target.prefill(request.target_pages, request.tokens[:-1], 0)
     logits = target.verify(world.batch, world.tree).logits
     for b, request in enumerate(world.requests):
         for node in range(world.tree.num_nodes[b]):
             walked = Request("w", world.tokens_after(b, node), request.params, frozenset(), 9, None)
             walked.target_pages = target.cache.allocate(len(walked.tokens) + 1)
-            target.prefill(walked)
+            target.prefill(walked.target_pages, walked.tokens[:-1], 0)
             step = Batch([walked], torch.device("cpu"))
             alone = target.verify(step, root_only(step)).logits[0, 0]
             torch.testing.assert_close(logits[b, node], alone, **ROUNDING)
@@ -230,7 +230,7 @@ def test_an_empty_lane_is_left_alone(scene, target, drafter):
     world = scene(SAMPLING["T=1"])
     for request in world.requests:
         request.target_pages = target.cache.allocate(len(request.tokens) + NODES)
-        target.prefill(request)
+        target.prefill(request.target_pages, request.tokens[:-1], 0)
     before = [layer.clone() for layer in target.cache.rows]
     roots = world.batch.root_ids.clone()
     roots[1] = -1
@@ -265,8 +265,8 @@ def test_every_round_leaves_both_caches_as_a_prefill_would(mode, engines, pair):
             rows = len(fresh.tokens)
             fresh.target_pages = engine._target.cache.allocate(rows)
             fresh.drafter_pages = engine._drafter.cache.allocate(rows)
-            engine._target.prefill(fresh)
-            engine._drafter.prefill(fresh)
+            engine._target.prefill(fresh.target_pages, fresh.tokens[:-1], 0)
+            engine._drafter.prefill(fresh.drafter_pages, fresh.tokens[:-1], 0)
             kept = len(request.tokens) - 1
             assert_rows_equal(engine._target.cache, request.target_pages, fresh.target_pages, kept)
             kept = request.drafter_length

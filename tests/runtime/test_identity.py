@@ -63,7 +63,7 @@ def run(engines: Engines, pair, mode: str, layout: str, prompts: list, params: l
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", "async", "pingpong"])
 @pytest.mark.parametrize("kind", SAMPLING)
 def test_every_sampler_in_every_batch(kind, mode, layout, engines, pair, plain):
     params = request_params(SAMPLING[kind])
@@ -72,11 +72,19 @@ def test_every_sampler_in_every_batch(kind, mode, layout, engines, pair, plain):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", ["autoregressive", "sync", "async"])
+@pytest.mark.parametrize("mode", ["autoregressive", "sync", "async", "pingpong", "auto"])
 def test_every_request_obeys_its_own_parameters(mode, layout, engines, pair, plain):
     params = mixed_params()
     expected = [plain(prompt, each) for prompt, each in zip(PROMPTS, params)]
     assert run(engines, pair, mode, layout, PROMPTS, params) == expected
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["async", "pingpong", "auto"])
+def test_a_drafter_in_a_process_of_its_own(mode, layout, engines, pair, plain):
+    params = mixed_params()
+    expected = [plain(prompt, each) for prompt, each in zip(PROMPTS, params)]
+    assert run(engines, pair, mode, layout, PROMPTS, params, drafter_device="process") == expected
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 7, 32, 33, 65])
@@ -106,7 +114,9 @@ def test_a_drafter_without_logit_shift(mode, engines, unshifted_pair):
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_prompt_of_several_prefill_chunks(mode, engines, pair, plain, monkeypatch):
-    monkeypatch.setattr("d3d_runtime.target.PREFILL_CHUNK", 17)
+    """Also over several steps, while the others run."""
+    monkeypatch.setattr("d3d_runtime.scheduler.PREFILL_CHUNK", 17)
+    monkeypatch.setattr("d3d_runtime.scheduler.STEP_TOKENS", 20)
     prompts = random_prompts(3, seed=3, longest=120) + [[5] * (CONTEXT - 10)]
     params = mixed_params(4)
     expected = [plain(prompt, each) for prompt, each in zip(prompts, params)]

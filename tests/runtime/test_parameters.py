@@ -118,7 +118,7 @@ def test_numbers_beyond_float32_still_end(field, engines, pair, plain):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "fast"}, "mode: expected one of auto, autoregressive, sync, async, got 'fast'"),
+        ({"mode": "fast"}, "mode: expected one of auto, autoregressive, sync, async, pingpong, got 'fast'"),
         ({"dtype": "int8"}, "dtype: expected one of float32, bfloat16, float64, got 'int8'"),
         ({"device": "gpu"}, "device: expected 'cpu' or 'cuda', got 'gpu'"),
         ({"device": "meta"}, "device: expected 'cpu' or 'cuda', got 'meta'"),

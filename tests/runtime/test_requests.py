@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from random import Random
 
@@ -9,6 +11,7 @@ import pytest
 
 from d3d_runtime import Engine, SamplingParams, UserError
 from d3d_runtime.drafters.diffusion import DiffusionDrafter
+from d3d_runtime.lanes import LaneLost
 from d3d_runtime.request import Request
 from d3d_runtime.target import Target
 
@@ -242,17 +245,73 @@ def test_a_request_that_never_fits_is_refused_at_once(pair):
     engine.close()
 
 
-def test_a_running_request_holds_only_the_pages_it_can_need(engines, pair):
+def test_a_running_request_holds_only_the_pages_of_its_next_round(engines, pair):
+    """Failure 27: memory grows with the tokens that are there, not with those that may come."""
     engine = engines(pair, "async")
-    engine.submit([5] * 20, SamplingParams(max_tokens=30))
+    engine.submit([5] * 20, SamplingParams(max_tokens=60, ignore_eos=True))
     engine.step()
     (request,) = engine._scheduler.running
     target, drafter = engine._scheduler._pools()
-    assert len(request.target_pages) == -(-(20 + 30 + engine.num_nodes) // target.page_size)
-    assert target.num_free == target.num_pages - 1 - len(request.target_pages)
     scratch = engine.num_nodes - 1 + engine.num_outcomes * 6
-    assert len(request.drafter_pages) == -(-(20 + 30 + scratch) // drafter.page_size)
-    engine.abort(request.request_id)
+    while not request.finished:
+        tokens = len(request.tokens)
+        engine.step()
+        if not request.finished:
+            assert len(request.target_pages) == target.pages_for(tokens - 1 + engine.num_nodes)
+            assert len(request.drafter_pages) == drafter.pages_for(tokens + scratch)
+            assert target.num_free == target.num_pages - 1 - len(request.target_pages)
+
+
+@pytest.mark.parametrize("mode", ["autoregressive", "sync", "async", "pingpong"])
+def test_the_youngest_gives_its_pages_away_and_says_the_same(mode, pair, plain):
+    """A pool that admits all of them but cannot hold what they grow to: none is lost, and nothing changes."""
+    engine = Engine(pair.target, pair.drafter, mode=mode, dtype="float64", num_pages=14, drafter_device="cpu")
+    params = [SamplingParams(max_tokens=50 + i, seed=i, temperature=float(i % 2)) for i in range(6)]
+    outputs = engine.generate(PROMPTS[:6], params)
+    assert results(outputs) == [plain(*each) for each in zip(PROMPTS, params)]
+    assert sum(output.metrics.preemptions for output in outputs) > 0
+    assert outputs[0].metrics.preemptions == 0  # the oldest
+    assert_idle(engine)
+    engine.close()
+
+
+def test_a_long_prompt_does_not_hold_up_the_others(engines, pair, plain, monkeypatch):
+    monkeypatch.setattr("d3d_runtime.scheduler.PREFILL_CHUNK", 8)
+    monkeypatch.setattr("d3d_runtime.scheduler.STEP_TOKENS", 8)
+    engine = engines(pair, "sync")
+    engine.submit(PROMPTS[0], SamplingParams(max_tokens=40, ignore_eos=True), request_id="short")
+    engine.step()
+    engine.submit([5] * 120, PARAMS[1], request_id="long")
+    short, long = engine._scheduler.running[0], engine._scheduler.waiting[0]
+    while not long.prefilled:
+        before, tokens = long.target_length, len(short.tokens)
+        engine.step()
+        assert long.target_length - before <= 8 + 8
+        assert short.finished or len(short.tokens) > tokens
+    outputs = drain(engine)
+    assert results([outputs["long"]]) == [plain([5] * 120, PARAMS[1])]
+
+
+def test_a_drafter_process_that_dies_loses_nobodys_work(pair, plain):
+    """Killed, for want of memory perhaps: it is started again, and every request ends as it should."""
+    engine = Engine(pair.target, pair.drafter, mode="async", dtype="float64")
+    ids = [engine.submit(prompt, params) for prompt, params in zip(PROMPTS[:5], PARAMS)]
+    engine.step()
+    os.kill(engine._lane._process.pid, signal.SIGKILL)
+    with pytest.warns(RuntimeWarning, match="d3d-drafter: the worker process has ended .* started again"):
+        outputs = drain(engine)
+    assert results([outputs[i] for i in ids]) == [plain(*each) for each in zip(PROMPTS[:5], PARAMS)]
+    assert_idle(engine)
+    engine.close()
+
+
+def test_a_drafter_process_that_cannot_live_is_an_error(pair, monkeypatch):
+    engine = Engine(pair.target, pair.drafter, mode="async", dtype="float64")
+    monkeypatch.setattr("d3d_runtime.lanes._serve", lambda *args: None)
+    os.kill(engine._lane._process.pid, signal.SIGKILL)
+    with pytest.raises(LaneLost), pytest.warns(RuntimeWarning):
+        engine.generate(PROMPTS[0], PARAMS[9])
+    engine.close()
 
 
 # ---- errors inside a round: they reach the caller, and the engine is as before

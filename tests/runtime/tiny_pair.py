@@ -99,7 +99,7 @@ class Engines:
     def __call__(self, pair: Pair, mode: str, dtype: str = "float64", **options) -> Engine:
         key = repr((pair, mode, dtype, sorted(options.items())))
         if key not in self._made:
-            options = {"max_batch_size": 8} | options
+            options = {"max_batch_size": 8, "drafter_device": "cpu"} | options
             self._made[key] = Engine(pair.target, pair.drafter, mode=mode, dtype=dtype, **options)
         return self._made[key]
 
