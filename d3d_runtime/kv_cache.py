@@ -37,20 +37,24 @@ class KVCache:
     def pages_for(self, num_rows: int) -> int:
         return -(-num_rows // self.page_size)
 
-    def extend(self, pages: list[int], num_rows: int) -> None:
-        """Adds to a request's pages what `num_rows` rows need. The scheduler asks only for what is free."""
-        count = self.pages_for(num_rows) - len(pages)
-        assert count <= len(self._free), "the scheduler asked for more pages than are free"
+    def take(self, pages: list[int], count: int) -> None:
+        """Adds pages of the pool to a request's. The scheduler takes only what is free."""
+        assert count <= len(self._free), "the scheduler took more pages than are free"
         pages.extend(self._free.pop() for _ in range(count))
 
     def allocate(self, num_rows: int) -> list[int]:
+        """Pages for `num_rows` rows."""
         pages: list[int] = []
-        self.extend(pages, num_rows)
+        self.take(pages, self.pages_for(num_rows))
         return pages
 
+    def keep(self, pages: list[int], num_rows: int) -> None:
+        """Gives back the pages behind those of the first `num_rows` rows."""
+        while len(pages) > self.pages_for(num_rows):
+            self._free.append(pages.pop())
+
     def release(self, pages: list[int]) -> None:
-        self._free.extend(reversed(pages))
-        pages.clear()
+        self.keep(pages, 0)
 
     def table(self, requests_pages: list[list[int]], num_rows: int) -> Pages:
         """The page tables of a batch, as wide as its longest request needs in this forward."""

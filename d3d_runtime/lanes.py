@@ -19,7 +19,7 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -85,11 +85,15 @@ class ThreadLane:
         return ThreadTicket(self, future)
 
     def result(self, future: Future) -> Any:
-        while future in self._unheard:
-            first = self._unheard.popleft()
-            if first is not future:
-                first.result()  # done before; raises what nobody has waited for
-        return future.result()
+        try:
+            while future in self._unheard:
+                first = self._unheard.popleft()
+                if first is not future:
+                    first.result()  # done before; raises what nobody has waited for
+            return future.result()
+        except KeyboardInterrupt:  # raised when the work is done: it may still write to pages of the caller's
+            wait([future])
+            raise
 
     def close(self) -> None:
         self._worker.shutdown()
@@ -129,8 +133,10 @@ class ProcessLane:
     def submit(self, work: Callable[..., Any], *args: Any) -> ProcessTicket:
         while self._submitted - self._received >= MAX_IN_FLIGHT:
             self._receive()
+        message = _dump((work, args), self._resident)
         try:
-            self._pipe.send_bytes(_dump((work, args), self._resident))
+            with no_interrupt():
+                self._pipe.send_bytes(message)
         except (OSError, ValueError) as error:
             raise self._lost() from error
         self._submitted += 1
@@ -151,7 +157,10 @@ class ProcessLane:
 
     def _receive(self) -> None:
         try:
-            message = self._pipe.recv_bytes()
+            while not self._pipe.poll(None):  # Ctrl-C may come here,
+                pass
+            with no_interrupt():  # but half a message would be the end of the lane
+                message = self._pipe.recv_bytes()
         except (EOFError, OSError) as error:
             raise self._lost() from error
         self._received += 1
@@ -243,6 +252,16 @@ def _load(message: bytes, resident: object) -> Any:
 def _in_inference_mode(work: Callable[..., Any], args: tuple) -> Any:
     with torch.inference_mode():
         return work(*args)
+
+
+@contextmanager
+def no_interrupt() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 
 
 @dataclass
 class Metrics:
     """Counts and times of one request. Only emitted tokens count; a round's times are those of its whole batch.
 
+    reused: prompt tokens whose KV in the target's cache an earlier request left. prefill_ms: reading the others.
     rounds: target forwards that emitted tokens (prefill is not one). acceptance_histogram[a]: rounds that emitted
     a + 1 tokens. hits, misses: rounds whose outcome was, or was not, among those drafted ahead.
     draft_ms: drafting that the request waited for (T_d). verify_ms: the target's forward, verdict and rollback (T_v;
@@ -23,6 +25,7 @@ class Metrics:
     hits: int = 0
     misses: int = 0
     preemptions: int = 0
+    reused: int = 0
     prefill_ms: float = 0.0
     draft_ms: float = 0.0
     verify_ms: float = 0.0
@@ -73,3 +76,12 @@ class RoundReport:
     times: RoundTimes
     paths: list[list[int]]
     outcome_indices: list[int]  # -1: a miss; empty where nothing was drafted ahead
+
+
+def total(metrics: Iterable[Metrics]) -> Metrics:
+    """Counts and times of several requests, added up."""
+    result = Metrics()
+    for each in metrics:
+        for name in (part.name for part in fields(Metrics)):
+            setattr(result, name, getattr(result, name) + getattr(each, name))
+    return result

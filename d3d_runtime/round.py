@@ -140,7 +140,6 @@ class Round:
                 request.logprobs += token_logprobs(
                     verification.logits[b, rows], request.tokens[length:], request.params.logprobs
                 )
-            request.target_length = len(request.tokens) - 1
             request.draft = None
             if hits:
                 hit = hits[b] >= 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from d3d_runtime.cli.console import waiting
+from d3d_runtime.cli.console import Waiting
 from d3d_runtime.errors import UserError
 from d3d_runtime.sampling_params import SamplingParams
 
@@ -90,8 +90,6 @@ sampling_options = _together(
         metavar="ID:VALUE",
         help="Add to a token's logit; -inf bans.",
     ),
-    click.option("--logprobs", type=int, metavar="K", help="Report log-probabilities and the K best (with --json)."),
-    _number("--n", int, "Answers a prompt."),
 )
 
 
@@ -107,8 +105,14 @@ def sampling_params(flags: dict[str, Any]) -> SamplingParams:
 
 
 def check_folder(flag: str, path: str | None) -> None:
-    """Raises UserError for a path that is no folder, naming the one that was probably meant."""
-    if path is None or Path(path).is_dir():
+    """Raises UserError for a path that is no model folder, naming the one that was probably meant."""
+    if path is None:
+        return
+    if Path(path).is_dir():
+        inside = sorted(config.parent for config in Path(path).glob("*/config.json"))
+        if inside and not (Path(path) / "config.json").exists():
+            found = " or ".join(repr(str(folder)) for folder in inside[:3])
+            raise UserError(f"{flag} {path!r}: this folder holds no model itself; did you mean {found}?")
         return
     if Path(path).exists():
         raise UserError(f"{flag} {path!r}: this is a file; expected a Hugging Face model folder")
@@ -126,11 +130,11 @@ def open_engine(flags: dict[str, Any], **overrides: Any) -> Engine:
         check_folder("--drafter", flags["drafter"])
     arguments = {name: flags[name] for name in ("target", "drafter", "device", "dtype")}
     arguments["num_outcomes"] = flags["outcomes"]
-    with waiting("loading"):
+    with Waiting("loading") as progress:
         import torch
 
         from d3d_runtime import Engine
 
         if flags["threads"] is not None:
             torch.set_num_threads(flags["threads"])
-        return Engine(**(arguments | overrides))
+        return Engine(**(arguments | overrides), progress=progress)

@@ -12,6 +12,7 @@ from torch import Tensor
 from d3d_runtime.errors import UserError
 from d3d_runtime.models.config import DiffusionConfig, ModelConfig, read_config, write_config
 from d3d_runtime.models.decoder import Decoder
+from d3d_runtime.progress import Progress, silent
 
 # Fused parameter -> its parts on disk, stacked along dim 0.
 FUSED = {
@@ -44,9 +45,12 @@ def part_rows(config: ModelConfig, name: str, parameter: Tensor) -> tuple[int, .
 
 
 def load_model(
-    folder: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu"
+    folder: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu", progress: Progress = silent
 ) -> tuple[Decoder, DiffusionConfig | None]:
-    """Reads a model folder. Raises UserError in one line for what is missing, truncated or of another shape."""
+    """Reads a model folder; `progress` hears of each weight that is in place.
+
+    Raises UserError in one line for what is missing, truncated or of another shape.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"model {str(folder)!r}: no such folder; expected a Hugging Face model folder")
@@ -54,8 +58,8 @@ def load_model(
     with torch.device("meta"):
         model = Decoder(config)
     stored = dict(_read_tensors(folder))
-    state = {}
-    for name, parameter in model.named_parameters():
+    state, parameters = {}, dict(model.named_parameters())
+    for name, parameter in parameters.items():
         parts = []
         for part, rows in zip(disk_names(name), part_rows(config, name, parameter)):
             expected = (rows, *parameter.shape[1:])
@@ -68,6 +72,7 @@ def load_model(
                 )
             parts.append(stored.pop(part).to(dtype))
         state[name] = torch.cat(parts).to(device)
+        progress(f"loading {folder.name}", len(state), len(parameters))
     # Biases, scales, more layers: without them the model would say something else.
     unused = [
         name for name in stored if name.startswith("model.") and not name.endswith("rotary_emb.inv_freq")
@@ -118,4 +123,15 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
                 for name in tensors.keys():  # noqa: SIM118  (a handle, not a dict)
                     yield name, tensors.get_tensor(name)
         except SafetensorError as error:
-            raise UserError(f"model {str(folder)!r}: {file!r} is not a whole safetensors file ({error})") from None
+            raise UserError(f"model {str(folder)!r}: {file!r} {_what_it_is(path)} ({error})") from None
+
+
+def _what_it_is(path: Path) -> str:
+    """Of a file that is no safetensors: what it looks like, and the way out."""
+    with path.open("rb") as file:
+        begin = file.read(512)
+    if begin.startswith(b"version https://git-lfs"):
+        return "is a pointer of Git LFS, not the weights; git lfs pull fetches them"
+    if begin and all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in begin):
+        return "is a text file; expected safetensors weights"
+    return "is not a whole safetensors file; it was cut short or damaged, download it again"
