@@ -21,9 +21,10 @@ from d3d_runtime.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from d3d_runtime import Engine
+    from d3d_runtime.policy import Estimate
     from d3d_runtime.report.compare import Contender
 
-DRAFTING = ("sync", "async")
+DRAFTING = ("sync", "async", "pingpong", "auto")
 
 EPILOG = """\b
 Examples:
@@ -34,7 +35,7 @@ Examples:
 
 \b
 T_d      waiting for a draft              T_v  the target's pass and verdict
-T_ov     both at once (async)             T_s  all else in a round
+T_ov     both at once (async, pingpong)   T_s  all else in a round
 hits     outcomes drafted ahead           tau  tokens emitted a target pass, bonus included
 predicted: from T_d, T_v, T_ov, T_s, hits and tau; tokens/s beside it are without prefill."""
 
@@ -45,7 +46,7 @@ predicted: from T_d, T_v, T_ov, T_s, hits and tau; tokens/s beside it are withou
     "modes",
     type=click.Choice(DRAFTING),
     multiple=True,
-    help="What to compare (repeatable).  [default: sync, async]",
+    help="What to compare (repeatable).  [default: sync, async, auto; in a batch pingpong too]",
 )
 @engine_options
 @click.option(
@@ -74,6 +75,7 @@ predicted: from T_d, T_v, T_ov, T_s, hits and tau; tokens/s beside it are withou
 @click.option("--top-p", type=float, default=1.0, show_default=True)
 @click.option("--max-tokens", type=int, default=256, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of problems and noise.")
+@click.option("--explain", is_flag=True, help="Show what `auto` measured, and what it chose.")
 @click.option("--json", "json_path", metavar="FILE", help="Write everything measured ('-': stdout, instead of tables).")
 @click.option(
     "--markdown",
@@ -122,6 +124,7 @@ def command(**flags: Any) -> None:
         batch=flags["batch"],
         repeats=len(contenders[0].repeats),
         rows=make_rows(contenders, tasks, flags["batch"]),
+        estimates=_estimates(contenders) if flags["explain"] else [],
     )
     if json_path == "-":
         click.echo(json.dumps(report.as_json(), indent=2))
@@ -141,12 +144,20 @@ def _contenders(flags: dict[str, Any]) -> list[Contender]:
         return open_engine(flags, mode=mode, max_batch_size=flags["batch"], **overrides)
 
     contenders = [Contender(BASELINE, engine(BASELINE, drafter="none", num_outcomes=None))]
-    for mode in flags["modes"] or DRAFTING:
+    usual = [mode for mode in DRAFTING if mode != "pingpong" or flags["batch"] > 1]
+    for mode in flags["modes"] or usual:
         for nodes in flags["nodes"] or (None,):
             opened = engine(mode, num_nodes=nodes)
-            ahead = f" E={opened.num_outcomes}" if opened.num_outcomes else ""
-            contenders.append(Contender(f"{mode} N={opened.num_nodes}{ahead}", opened))
+            name = mode if mode == "auto" else str(opened.policy.plans[0])
+            contenders.append(Contender(name, opened))
     return contenders
+
+
+def _estimates(contenders: list[Contender]) -> list[Estimate]:
+    from d3d_runtime.policy import Auto
+
+    policies = [contender.engine.policy for contender in contenders]
+    return [estimate for policy in policies if isinstance(policy, Auto) for estimate in policy.explain()]
 
 
 def _write(flag: str, path: str, write: Callable[[Path], object]) -> None:

@@ -15,14 +15,9 @@ if TYPE_CHECKING:
     from d3d_runtime.request import RequestOutput
 
 ACCEPTED, AFTER_MISS, BONUS = "green", "magenta", "bold yellow"
-LEGEND = {
-    "sync": ((ACCEPTED, "accepted in a block"), (BONUS, "bonus, the target's own")),
-    "async": (
-        (ACCEPTED, "accepted in a block"),
-        (AFTER_MISS, "accepted, drafted after a miss"),
-        (BONUS, "bonus, the target's own"),
-    ),
-}
+_DRAFTED = ((ACCEPTED, "accepted in a block"), (BONUS, "bonus, the target's own"))
+_AHEAD = (_DRAFTED[0], (AFTER_MISS, "accepted, drafted after a miss"), _DRAFTED[1])
+LEGEND = {"sync": _DRAFTED, "pingpong": _DRAFTED, "async": _AHEAD, "auto": _AHEAD}
 
 
 class BlockPainter:

@@ -3,6 +3,7 @@
     autoregressive round = T_v + T_s
     sync round           = T_d + T_v + T_s
     async round          = T_ov + T_s + (1 - h^B) T_d      a batch waits for its misses
+    pingpong round       = 2 (T_ov + T_s)                  each half verifies once
     tokens per second    = B tau / round                   while the batch is full
 
 T_v is one verification alone, T_d one draft alone, T_ov both at once, T_s the serial tail, h the share of
@@ -37,6 +38,8 @@ def round_ms(mode: str, times: RoundTimes, hit_rate: float, batch: int) -> float
     """A round of `batch` requests; `times.draft_ms` is one draft alone."""
     if mode == "async":
         return times.overlap_ms + times.tail_ms + (1 - hit_rate**batch) * times.draft_ms
+    if mode == "pingpong":
+        return 2 * (times.overlap_ms + times.tail_ms)
     return times.verify_ms + times.tail_ms + (times.draft_ms if mode == "sync" else 0.0)
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
+from d3d_runtime.policy import Estimate
 from d3d_runtime.report.compare import BASELINE, Contender, Task, differences, repeatable, solved
 from d3d_runtime.report.machine import Machine
 from d3d_runtime.report.prediction import RoundTimes, round_ms, tokens_per_second
@@ -37,13 +38,13 @@ class Row:
     num_outcomes: int
     tokens_per_second: Spread
     speedup: Spread
-    predicted_speedup: float
+    predicted_speedup: float | None  # `auto` changes between modes: no one formula is its own
     tau: float
     acceptance_histogram: dict[int, int]
     hit_rate: float | None
     times: RoundTimes
     round_ms: float
-    predicted_round_ms: float
+    predicted_round_ms: float | None
     outputs: int
     identical: int
     first_difference: tuple[int, int] | None
@@ -61,6 +62,7 @@ class Report:
     batch: int
     repeats: int
     rows: list[Row]
+    estimates: list[Estimate]  # what `auto` knows in the end
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -91,8 +93,11 @@ def _row(
     decode_ms = contender.seconds() * 1e3 - metrics.prefill_ms
     times = RoundTimes.average(metrics)
     alone = replace(times, draft_ms=draft_alone_ms)
-    predicted_ms = round_ms(contender.mode, alone, metrics.hit_rate, batch)
-    predicted = tokens_per_second(metrics.emitted, metrics.prefill_ms, contender.rounds(), predicted_ms)
+    predicted_ms = predicted = None
+    if contender.mode != "auto":
+        predicted_ms = round_ms(contender.mode, alone, metrics.hit_rate, batch)
+        predicted = tokens_per_second(metrics.emitted, metrics.prefill_ms, contender.rounds(), predicted_ms)
+        predicted *= baseline.seconds() / baseline.metrics().emitted
     unlike = differences(contender, baseline)
     return Row(
         name=contender.name,
@@ -101,10 +106,10 @@ def _row(
         num_outcomes=engine.num_outcomes,
         tokens_per_second=Spread.of(speeds),
         speedup=Spread.of([ours / plain for ours, plain in zip(speeds, baseline.speeds(), strict=True)]),
-        predicted_speedup=predicted * baseline.seconds() / baseline.metrics().emitted,
+        predicted_speedup=predicted,
         tau=metrics.tau,
         acceptance_histogram=dict(sorted(metrics.acceptance_histogram.items())),
-        hit_rate=metrics.hit_rate if contender.mode == "async" else None,
+        hit_rate=metrics.hit_rate if metrics.hits + metrics.misses else None,
         times=times,
         round_ms=decode_ms / contender.rounds(),
         predicted_round_ms=predicted_ms,

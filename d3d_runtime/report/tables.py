@@ -13,6 +13,8 @@ from d3d_runtime.report.summary import Report, Row
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from d3d_runtime.policy import Estimate
+
 BEGIN, END = "<!-- d3d bench: begin -->", "<!-- d3d bench: end -->"
 BUCKETS = ((0, 0), (1, 1), (2, 2), (3, 3), (4, 5), (6, 8), (9, 11), (12, 15), (16, 255))
 MISSING = "-"
@@ -24,7 +26,7 @@ SPEED: tuple[Column, ...] = (
     ("tok/s", lambda row: f"{row.tokens_per_second.median:.0f}"),
     ("min-max", lambda row: f"{row.tokens_per_second.low:.0f}-{row.tokens_per_second.high:.0f}"),
     ("speed-up", lambda row: f"{row.speedup.median:.2f}x"),
-    ("predicted", lambda row: f"{row.predicted_speedup:.2f}x"),
+    ("predicted", lambda row: MISSING if row.predicted_speedup is None else f"{row.predicted_speedup:.2f}x"),
     ("tau", lambda row: f"{row.tau:.2f}"),
     ("identical", lambda row: f"{row.identical}/{row.outputs}"),
     ("solved", lambda row: f"{row.solved}/{row.outputs}"),
@@ -34,11 +36,23 @@ TIMES: tuple[Column, ...] = (
     ("ms a round", lambda row: row.name),
     ("T_d", lambda row: _ms(row.times.draft_ms if row.mode != BASELINE else None)),
     ("T_v", lambda row: _ms(row.times.verify_ms)),
-    ("T_ov", lambda row: _ms(row.times.overlap_ms if row.mode == "async" else None)),
+    ("T_ov", lambda row: _ms(row.times.overlap_ms or None)),
     ("T_s", lambda row: _ms(row.times.tail_ms)),
     ("round", lambda row: _ms(row.round_ms)),
     ("predicted", lambda row: _ms(row.predicted_round_ms)),
     ("hits", lambda row: MISSING if row.hit_rate is None else f"{row.hit_rate:.0%}"),
+)
+
+
+EXPLANATION: tuple[tuple[str, Callable[[Estimate], str]], ...] = (
+    ("auto", lambda row: f"{'> ' if row.chosen else '  '}{row.plan}"),
+    ("batch", lambda row: str(row.batch_size)),
+    ("context", lambda row: str(row.context)),
+    ("rounds", lambda row: str(row.rounds)),
+    ("round ms", lambda row: f"{row.round_ms:.2f}"),
+    ("tau", lambda row: f"{row.tau:.2f}"),
+    ("hits", lambda row: f"{row.hit_rate:.0%}" if row.plan.num_outcomes else MISSING),
+    ("tok/s", lambda row: f"{row.tokens_per_second:.0f}"),
 )
 
 
@@ -69,10 +83,12 @@ def histogram_columns(rows: list[Row]) -> tuple[Column, ...]:
     )
 
 
-def tables(report: Report) -> list[tuple[tuple[Column, ...], list[Row]]]:
+def tables(report: Report) -> list[tuple[tuple, list]]:
+    """Columns with their headers, and the rows that fill them."""
     drafting = [row for row in report.rows if row.mode != BASELINE]
     both = [(SPEED, report.rows), (TIMES, report.rows)]
-    return both + ([(histogram_columns(drafting), drafting)] if drafting else [])
+    histogram = [(histogram_columns(drafting), drafting)] if drafting else []
+    return both + histogram + ([(EXPLANATION, report.estimates)] if report.estimates else [])
 
 
 def heading(report: Report) -> list[str]:

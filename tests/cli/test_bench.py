@@ -29,18 +29,22 @@ def test_compares_all_modes_and_writes_both_files(pair: Pair, tmp_path, capsysbi
     readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     flags = ["--problems", "3", "--batch", "2", "--seconds", "0", "--max-tokens", "8", "--dtype", "float64"]
     files = ["--json", result, "--markdown", readme]
-    code, out, err = run_here(capsysbinary, "bench", *pair.flags, *flags, *files, "--nodes", "4", "--nodes", "8")
+    nodes = ["--nodes", "4", "--nodes", "8", "--explain"]
+    code, out, err = run_here(capsysbinary, "bench", *pair.flags, *flags, *files, *nodes)
     assert code == 0, err
     report = json.loads(result.read_text())
     rows = report["rows"]
-    names = ["autoregressive", "sync N=4", "sync N=8", "async N=4 E=4", "async N=8 E=4"]
+    names = ["autoregressive", "sync N=4", "sync N=8", "async N=4 E=4", "async N=8 E=4", "pingpong N=4", "pingpong N=8"]
+    names += ["auto", "auto"]
     assert [row["name"] for row in rows] == names and all(name in out for name in names)
     assert report["machine"]["torch"] in out and report["repeats"] == 1 and report["dtype"] == "float64"
     for row in rows:
         assert row["identical"] == row["outputs"] == 3 and row["first_difference"] is None
-        assert (row["hit_rate"] is None) == (row["mode"] != "async")
-        assert row["times"]["verify_ms"] > 0 and row["predicted_round_ms"] > 0
+        assert (row["hit_rate"] is None) == (row["mode"] != "async") or row["mode"] == "auto"
+        assert row["times"]["verify_ms"] > 0
+        assert row["mode"] == "auto" or row["predicted_round_ms"] > 0
     assert rows[1]["tau"] > rows[0]["tau"] == 1
+    assert {estimate["plan"]["mode"] for estimate in report["estimates"]} > {"autoregressive", "sync"}
     text = readme.read_text()
     assert text.startswith(f"before\n{BEGIN}\n") and text.endswith(f"{END}\nafter\n") and "old" not in text
     assert "| sync N=4 |" in text and "| accepted | 0 |" in text
@@ -67,7 +71,8 @@ class FakeEngine:
     def generate(self, contents, params):
         self.calls.append(self.mode)
         rounds = len(self.token_ids) // 2
-        metrics = Metrics(rounds, len(self.token_ids), Counter({1: rounds}), hits=3, misses=1, draft_ms=2.0 * rounds)
+        metrics = Metrics(rounds, len(self.token_ids), Counter({1: rounds}), draft_ms=2.0 * rounds)
+        metrics.hits, metrics.misses = (3, 1) if self.mode == "async" else (0, 0)
         metrics.verify_ms, metrics.overlap_ms, metrics.tail_ms = 10.0 * rounds, 12.0 * rounds, 1.0 * rounds
         answer = f"The answer is {PROBLEM.answer}."
         return [RequestOutput("0", answer, self.token_ids, "stop", 0, None, metrics) for _ in contents]

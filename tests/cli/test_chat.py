@@ -60,7 +60,7 @@ def test_the_seed_of_a_greedy_chat_is_not_used(pair: Pair, capsysbinary):
     [
         (b"/rest", "there is no command /rest; did you mean /reset?"),
         (b"/xyz", "there is no command /xyz; /help lists the commands"),
-        (b"/mode fast", "mode: expected one of auto, autoregressive, sync, async, got 'fast'"),
+        (b"/mode fast", "mode: expected one of auto, autoregressive, sync, async, pingpong, got 'fast'"),
         (b"/seed one", "/seed: expected an integer or 'random', got 'one'"),
         (b"/seed 99999999999999999999", "seed: expected None or a 64-bit integer"),
         (b"caf\xe9", "line 1 is not UTF-8 text (byte 0xe9 at offset 3)"),
