@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from d3d_runtime.conversation import Conversation
     from d3d_runtime.engine import Engine
     from d3d_runtime.errors import UserError
     from d3d_runtime.request import RequestOutput
     from d3d_runtime.sampling_params import SamplingParams
 
-__all__ = ["Engine", "RequestOutput", "SamplingParams", "UserError"]
+__all__ = ["Conversation", "Engine", "RequestOutput", "SamplingParams", "UserError"]
 _HOMES = {
+    "Conversation": "conversation",
     "Engine": "engine",
     "RequestOutput": "request",
     "SamplingParams": "sampling_params",

@@ -11,6 +11,7 @@ import torch
 
 from d3d_runtime import policy
 from d3d_runtime.detokenizer import Detokenizer
+from d3d_runtime.devices import device_errors, parse_device
 from d3d_runtime.drafters.diffusion import DiffusionDrafter
 from d3d_runtime.errors import UserError
 from d3d_runtime.kv_cache import KVCache
@@ -18,6 +19,8 @@ from d3d_runtime.models.config import DiffusionConfig
 from d3d_runtime.models.decoder import Decoder
 from d3d_runtime.models.loader import load_model
 from d3d_runtime.models.tokenizer import Tokenizer
+from d3d_runtime.prefix import Prefix
+from d3d_runtime.progress import Progress, silent
 from d3d_runtime.request import Request, RequestOutput
 from d3d_runtime.round import Round
 from d3d_runtime.sampling_params import SamplingParams
@@ -40,6 +43,7 @@ class Engine:
     "none" runs the target alone. mode: "auto", "autoregressive", "sync" or "async". dtype: None is float32.
     num_nodes, num_outcomes: N and E of a round, None lets the engine choose. max_batch_size: requests in one round.
     num_pages: KV pages of each model, None sizes the pools for full batches of usual length.
+    progress: hears how far the loading is, and the reading of prompts; an attribute, so another may listen later.
     Raises UserError, in one line, for whatever a user can mend.
     """
 
@@ -56,26 +60,35 @@ class Engine:
         num_outcomes: int | None = None,
         max_batch_size: int = 16,
         num_pages: int | None = None,
+        progress: Progress = silent,
     ):
-        self.dtype = _dtype(dtype)
-        self.device = _device("device", device)
-        _device("drafter_device", drafter_device or device)
+        self.dtype, self.progress = _dtype(dtype), progress
+        self.device = parse_device("device", device)
+        parse_device("drafter_device", drafter_device or device)
         if max_batch_size < 1:
             raise UserError(f"max_batch_size: expected at least 1, got {max_batch_size}")
         if num_pages is not None and num_pages < 1:
             raise UserError(f"num_pages: expected at least 1, got {num_pages}")
         folder, drafter_folder = _folders(target, drafter)
         has_drafter = drafter_folder is not None and mode != "autoregressive"
-        self.plan = policy.choose(mode, has_drafter, num_nodes, num_outcomes)
+        self._shape = (num_nodes, num_outcomes)
+        self.plan = policy.choose(mode, has_drafter, *self._shape)
+        with device_errors(self.device):
+            self._load(folder, drafter_folder if has_drafter else None, max_batch_size, num_pages)
+        self._ids = count()
+        self._submitted: set[str] = set()  # `step` reports these,
+        self._ended: list[RequestOutput] = []  # also if they ended in a round of `generate` or `stream`
 
-        model, diffusion = load_model(folder, self.dtype, self.device)
+    def _load(self, folder: Path, drafter_folder: Path | None, max_batch_size: int, num_pages: int | None) -> None:
+        """Models, their KV pools, and who runs them."""
+        model, diffusion = load_model(folder, self.dtype, self.device, self.progress)
         if diffusion is not None:
             raise UserError(f"target {str(folder)!r}: this is a drafter (its config has block_size)")
         self.config = model.config
         self.tokenizer = Tokenizer(folder) if Tokenizer.exists(folder) else None
         self.eos_token_ids = self._eos_token_ids()
 
-        drafting = self._load_drafter(drafter_folder) if has_drafter else None
+        drafting = self._load_drafter(drafter_folder) if drafter_folder is not None else None
         longest = self.config.max_position_embeddings
         scratch = self.plan.num_nodes
         if drafting is not None:
@@ -91,10 +104,9 @@ class Engine:
         if drafting is not None:
             self._drafter = DiffusionDrafter(drafting[0], cache(drafting[0]), drafting[1], NUM_CANDIDATES)
         self._round = Round(self._target, self._drafter, self.plan)
-        self._scheduler = Scheduler(self._target, self._drafter, self._round, max_batch_size)
-        self._ids = count()
-        self._submitted: set[str] = set()  # `step` reports these,
-        self._ended: list[RequestOutput] = []  # also if they ended in a round of `generate` or `stream`
+        self._scheduler = Scheduler(
+            self._target, self._drafter, self._round, max_batch_size, lambda *told: self.progress(*told)
+        )
 
     @property
     def mode(self) -> str:
@@ -107,6 +119,14 @@ class Engine:
     @property
     def num_outcomes(self) -> int:
         return self.plan.num_outcomes
+
+    def switch_mode(self, mode: str) -> None:
+        """Goes on in another mode, with the models and prefixes that are there. Nothing may run or wait."""
+        plan = policy.choose(mode, self._drafter is not None, *self._shape)
+        if self._scheduler.running or self._scheduler.waiting:
+            raise UserError("mode: it cannot change while requests run")
+        self.plan = plan
+        self._round.follow(plan)
 
     def close(self) -> None:
         self._round.close()
@@ -131,12 +151,19 @@ class Engine:
             raise
         return [request.output() for request in requests]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
-        """Yields what each round adds. Closing the iterator aborts the request."""
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, prefix: Prefix | None = None
+    ) -> Iterator[RequestOutput]:
+        """Yields what each round adds. Closing the iterator aborts the request.
+
+        prefix: the KV of a conversation. The request reads only what its prompt does not share with the one that used
+        the prefix before, and leaves its own there; `forget` frees it. Tokens and tau are the same with and without.
+        """
         params = params or SamplingParams()
         if params.n != 1:
             raise UserError(f"n: expected 1 when streaming, got {params.n}")
         (request,) = self._requests(prompt, params, None)
+        request.prefix = prefix
         self._scheduler.add([request])
         told_the_end = False
         try:
@@ -148,6 +175,10 @@ class Engine:
         finally:
             if not request.finished:
                 self._scheduler.abort(request.request_id)
+
+    def forget(self, prefix: Prefix) -> None:
+        """Frees the pages of a prefix; it can be used again."""
+        self._scheduler.forget(prefix)
 
     def submit(self, prompt: Prompt, params: SamplingParams | None = None, request_id: str | None = None) -> str:
         """Queues a request for `step` and returns its id (n > 1: of the first; the others end in -1, -2, ...)."""
@@ -163,7 +194,9 @@ class Engine:
         return ended
 
     def _run_round(self) -> None:
-        for request in self._scheduler.step():
+        with device_errors(self.device):
+            ran = self._scheduler.step()
+        for request in ran:
             if request.finished and request.request_id in self._submitted:
                 self._submitted.remove(request.request_id)
                 self._ended.append(request.output())
@@ -222,7 +255,7 @@ class Engine:
         return frozenset(ids)
 
     def _load_drafter(self, folder: Path) -> tuple[Decoder, DiffusionConfig]:
-        model, diffusion = load_model(folder, self.dtype, self.device)
+        model, diffusion = load_model(folder, self.dtype, self.device, self.progress)
         if diffusion is None:
             raise UserError(
                 f"drafter {str(folder)!r}: config.json has no 'block_size'; this is a plain model, not a d3d drafter"
@@ -266,15 +299,3 @@ def _dtype(name: str | None) -> torch.dtype:
     if name is not None and name not in DTYPES:
         raise UserError(f"dtype: expected one of {', '.join(DTYPES)}, got {name!r}")
     return DTYPES[name or "float32"]
-
-
-def _device(name: str, value: str) -> torch.device:
-    try:
-        device = torch.device(value)
-    except RuntimeError:
-        raise UserError(f"{name}: expected 'cpu' or 'cuda', got {value!r}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"{name}: {value!r} asked for, but no CUDA device is usable here; use device='cpu'")
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"{name}: expected 'cpu' or 'cuda', got {value!r}")
-    return device

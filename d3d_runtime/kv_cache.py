@@ -39,13 +39,21 @@ class KVCache:
 
     def allocate(self, num_rows: int) -> list[int]:
         """Pages for `num_rows` rows. The scheduler admits a request only while they are free."""
+        pages: list[int] = []
+        self.resize(pages, num_rows)
+        return pages
+
+    def resize(self, pages: list[int], num_rows: int) -> None:
+        """Takes pages from the pool, or gives the last ones back, so that `pages` are those of `num_rows` rows."""
         count = self.pages_for(num_rows)
-        assert count <= len(self._free), "the scheduler admitted a request beyond the pool"
-        return [self._free.pop() for _ in range(count)]
+        assert count - len(pages) <= len(self._free), "the scheduler admitted a request beyond the pool"
+        while len(pages) < count:
+            pages.append(self._free.pop())
+        while len(pages) > count:
+            self._free.append(pages.pop())
 
     def release(self, pages: list[int]) -> None:
-        self._free.extend(reversed(pages))
-        pages.clear()
+        self.resize(pages, 0)
 
     def table(self, requests_pages: list[list[int]], num_rows: int) -> Pages:
         """The page tables of a batch, as wide as its longest request needs in this forward."""

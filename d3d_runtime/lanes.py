@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,15 @@ class Ticket:
     future: Future
 
     def wait(self) -> Any:
-        """The result, once it is there; an exception of the work is raised here."""
-        return self.future.result()
+        """The result, once it is there; an exception of the work is raised here.
+
+        Ctrl-C while this waits is raised when the work is done: it may still write to pages of the caller's.
+        """
+        try:
+            return self.future.result()
+        except KeyboardInterrupt:
+            wait([self.future])
+            raise
 
 
 class CpuLane:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 
 
 @dataclass
 class Metrics:
     """Counts and times of one request. Only emitted tokens count; a round's times are those of its whole batch.
 
+    reused: prompt tokens whose KV in the target's cache an earlier request left. prefill_ms: reading the others.
     rounds: target forwards that emitted tokens (prefill is not one). acceptance_histogram[a]: rounds that emitted
     a + 1 tokens. hits, misses: rounds whose outcome was, or was not, among those drafted ahead.
     draft_ms: drafting that the request waited for (T_d). verify_ms: the target's forward, verdict and rollback (T_v;
@@ -22,6 +24,7 @@ class Metrics:
     acceptance_histogram: Counter[int] = field(default_factory=Counter)
     hits: int = 0
     misses: int = 0
+    reused: int = 0
     prefill_ms: float = 0.0
     draft_ms: float = 0.0
     verify_ms: float = 0.0
@@ -55,3 +58,12 @@ class RoundTimes:
     verify_ms: float = 0.0
     overlap_ms: float = 0.0
     tail_ms: float = 0.0
+
+
+def total(metrics: Iterable[Metrics]) -> Metrics:
+    """Counts and times of several requests, added up."""
+    result = Metrics()
+    for each in metrics:
+        for name in (part.name for part in fields(Metrics)):
+            setattr(result, name, getattr(result, name) + getattr(each, name))
+    return result

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from d3d_runtime.detokenizer import Detokenizer
 from d3d_runtime.metrics import Metrics
 from d3d_runtime.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from d3d_runtime.prefix import Prefix
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Request:
     finish_reason: str | None = None
     target_pages: list[int] = field(default_factory=list)
     drafter_pages: list[int] = field(default_factory=list)
+    prefix: Prefix | None = None  # where the pages come from, and where they go at the end
+    target_length: int = 0  # tokens whose KV is in the target's cache: all but the root, once the prompt is read
     drafter_length: int = 0  # tokens whose clean KV is in the drafter's cache
     draft: tuple[Tensor, Tensor] | None = None  # candidate ids and scores [L, K], when drafted ahead
     streamed: int = 0  # tokens already handed to a stream
@@ -65,12 +71,17 @@ class Request:
         return self.tokens[self.prompt_length :]
 
     @property
+    def pages(self) -> tuple[list[int], list[int]]:
+        return self.target_pages, self.drafter_pages
+
+    @property
     def finished(self) -> bool:
         return self.finish_reason is not None
 
     def commit(self, token_ids: list[int]) -> int:
         """Appends tokens up to the first stop condition and returns how many were kept; sets `finish_reason` there."""
         for count, token in enumerate(token_ids, start=1):
+            self.target_length = len(self.tokens)  # the root, and what was accepted behind it
             self.tokens.append(token)
             if self.detokenizer is not None:
                 self.detokenizer.append(token)

@@ -37,7 +37,14 @@ class Ahead:
 
 class Round:
     def __init__(self, target: Target, drafter: DiffusionDrafter | None, plan: Plan):
-        self.target, self.drafter, self.plan = target, drafter, plan
+        self.target, self.drafter = target, drafter
+        self.lane: CpuLane | None = None
+        self.follow(plan)
+
+    def follow(self, plan: Plan) -> None:
+        """Rounds go by this plan from now on."""
+        self.close()
+        self.plan = plan
         self.lane = CpuLane("d3d-drafter") if plan.num_outcomes else None
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ root stands where it will stay. `rollback_kv` packs the accepted path behind it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from d3d_runtime.batch import Batch
 from d3d_runtime.kv_cache import KVCache, write_slots
 from d3d_runtime.models.decoder import Decoder
 from d3d_runtime.paged_attention import PagedAttention, first_slots_visible, show_tree, unpack_mask_bits
+from d3d_runtime.progress import Progress, silent
 from d3d_runtime.request import Request
 
 PREFILL_CHUNK = 256
@@ -33,9 +35,15 @@ class Target:
     def __init__(self, model: Decoder, cache: KVCache):
         self.model, self.cache = model, cache
 
-    def prefill(self, request: Request) -> None:
-        """Computes the KV of all tokens before the root."""
-        prefill(self.model, self.cache, request.target_pages, request.tokens[:-1], 0)
+    def prefill(self, request: Request, progress: Progress = silent) -> None:
+        """Computes the KV that the cache lacks of the tokens before the root."""
+        start, before_root = request.target_length, request.tokens[:-1]
+
+        def reached(length: int) -> None:
+            request.target_length = length
+            progress("reading the prompt", length, len(before_root))
+
+        prefill(self.model, self.cache, request.target_pages, before_root[start:], start, reached)
 
     def verify(self, batch: Batch, tree: dk.DraftTree) -> Verification:
         nodes = tree.token_ids.shape[1]
@@ -55,8 +63,19 @@ class Target:
         return Verification(verdict, logits)
 
 
-def prefill(model: Decoder, cache: KVCache, request_pages: list[int], tokens: list[int], start: int) -> None:
-    """Writes the KV rows of `tokens`, which stand at positions `start` and on, in chunks."""
+def prefill(
+    model: Decoder,
+    cache: KVCache,
+    request_pages: list[int],
+    tokens: list[int],
+    start: int,
+    reached: Callable[[int], None] = lambda length: None,
+) -> None:
+    """Writes the KV rows of `tokens`, which stand at positions `start` and on.
+
+    In chunks: the rows of a forward stay few however long the prompt, and after each one `reached` hears how many
+    tokens have their KV in the cache.
+    """
     for begin in range(0, len(tokens), PREFILL_CHUNK):
         chunk = tokens[begin : begin + PREFILL_CHUNK]
         positions = torch.arange(start + begin, start + begin + len(chunk), device=cache.device)[None]
@@ -64,3 +83,4 @@ def prefill(model: Decoder, cache: KVCache, request_pages: list[int], tokens: li
         visible = first_slots_visible(positions + 1, pages.num_slots)
         attention = PagedAttention(cache, pages.physical(positions), pages.table, visible)
         model(torch.tensor([chunk], device=cache.device), positions, attention)
+        reached(start + begin + len(chunk))

@@ -23,6 +23,7 @@ from d3d_runtime.kv_cache import KVCache, write_slots
 from d3d_runtime.models.config import DiffusionConfig
 from d3d_runtime.models.decoder import Decoder
 from d3d_runtime.paged_attention import PagedAttention, first_slots_visible, show_tree, unpack_mask_bits
+from d3d_runtime.progress import Progress, silent
 from d3d_runtime.request import Request
 from d3d_runtime.target import prefill
 
@@ -39,9 +40,15 @@ class DiffusionDrafter:
         """Rows a request needs behind its committed tokens."""
         return max(self.diffusion.num_masks, num_nodes - 1 + num_outcomes * self.diffusion.block_size)
 
-    def prefill(self, request: Request) -> None:
-        prefill(self.model, self.cache, request.drafter_pages, request.tokens[:-1], 0)
-        request.drafter_length = len(request.tokens) - 1
+    def prefill(self, request: Request, progress: Progress = silent) -> None:
+        """Computes the clean KV that the cache lacks of the tokens before the root."""
+        start, before_root = request.drafter_length, request.tokens[:-1]
+
+        def reached(length: int) -> None:
+            request.drafter_length = length
+            progress("reading the prompt, drafter", length, len(before_root))
+
+        prefill(self.model, self.cache, request.drafter_pages, before_root[start:], start, reached)
 
     def draft(self, batch: Batch) -> dk.Candidates:
         """Candidates [B, L, K] for the positions behind each root. Afterwards the cache holds the root as well."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from d3d_runtime.errors import UserError
 from d3d_runtime.models.config import DiffusionConfig, ModelConfig, read_config, write_config
 from d3d_runtime.models.decoder import Decoder
+from d3d_runtime.progress import Progress, silent
 
 # Fused parameter -> its parts on disk, stacked along dim 0.
 FUSED = {
@@ -44,9 +45,12 @@ def part_rows(config: ModelConfig, name: str, parameter: Tensor) -> tuple[int, .
 
 
 def load_model(
-    folder: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu"
+    folder: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu", progress: Progress = silent
 ) -> tuple[Decoder, DiffusionConfig | None]:
-    """Reads a model folder. Raises UserError in one line for what is missing, truncated or of another shape."""
+    """Reads a model folder; `progress` hears of each weight that is in place.
+
+    Raises UserError in one line for what is missing, truncated or of another shape.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"model {str(folder)!r}: no such folder; expected a Hugging Face model folder")
@@ -54,8 +58,8 @@ def load_model(
     with torch.device("meta"):
         model = Decoder(config)
     stored = dict(_read_tensors(folder))
-    state = {}
-    for name, parameter in model.named_parameters():
+    state, parameters = {}, dict(model.named_parameters())
+    for name, parameter in parameters.items():
         parts = []
         for part, rows in zip(disk_names(name), part_rows(config, name, parameter)):
             expected = (rows, *parameter.shape[1:])
@@ -68,6 +72,7 @@ def load_model(
                 )
             parts.append(stored.pop(part).to(dtype))
         state[name] = torch.cat(parts).to(device)
+        progress(f"loading {folder.name}", len(state), len(parameters))
     # Biases, scales, more layers: without them the model would say something else.
     unused = [
         name for name in stored if name.startswith("model.") and not name.endswith("rotary_emb.inv_freq")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from d3d_runtime.metrics import Metrics
+from d3d_runtime.metrics import Metrics, total
 from d3d_runtime.sampling_params import SamplingParams
 from d3d_runtime.training.problems import Problem, check
 
@@ -149,22 +148,3 @@ def solved(contender: Contender, tasks: list[Task]) -> int:
         check(task.problem.answer, output.text or "")
         for task, output in zip(tasks, contender.outputs(), strict=True)
     )
-
-
-def total(metrics: Iterator[Metrics]) -> Metrics:
-    result = Metrics(acceptance_histogram=Counter())
-    for each in metrics:
-        for name in (
-            "rounds",
-            "emitted",
-            "hits",
-            "misses",
-            "prefill_ms",
-            "draft_ms",
-            "verify_ms",
-            "overlap_ms",
-            "tail_ms",
-        ):
-            setattr(result, name, getattr(result, name) + getattr(each, name))
-        result.acceptance_histogram += each.acceptance_histogram
-    return result
