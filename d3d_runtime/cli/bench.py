@@ -7,13 +7,14 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from d3d_runtime.cli.console import notes, output
+from d3d_runtime.cli.console import Waiting, output
 from d3d_runtime.cli.options import debug_option, engine_options, open_engine
 from d3d_runtime.errors import UserError
 from d3d_runtime.sampling_params import SamplingParams
@@ -104,7 +105,13 @@ def command(**flags: Any) -> None:
     contenders = _contenders(flags)
     problems = list(generate(flags["seed"], flags["problems"], "held_out_wordings"))
     tasks = make_tasks(problems, params, contenders[0].engine.tokenizer, flags["seed"])
-    _with_progress(lambda tick: compare(contenders, tasks, flags["batch"], deadline, tick), flags["seconds"])
+    with Waiting("comparing") as progress:
+        began, planned = time.monotonic(), flags["seconds"]
+
+        def tick() -> None:
+            progress("comparing", min(planned, time.monotonic() - began), planned)
+
+        compare(contenders, tasks, flags["batch"], deadline, tick)
 
     report = Report(
         machine=this_machine(),
@@ -121,9 +128,9 @@ def command(**flags: Any) -> None:
     else:
         print_report(report, output())
         if json_path is not None:
-            Path(json_path).write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
+            _write("--json", json_path, lambda path: path.write_text(json.dumps(report.as_json(), indent=2) + "\n"))
     if markdown_path is not None:
-        write_markdown(Path(markdown_path), markdown(report))
+        _write("--markdown", markdown_path, lambda path: write_markdown(path, markdown(report)))
 
 
 def _contenders(flags: dict[str, Any]) -> list[Contender]:
@@ -142,15 +149,11 @@ def _contenders(flags: dict[str, Any]) -> list[Contender]:
     return contenders
 
 
-def _with_progress(run: Any, seconds: float) -> None:
-    """A bar of the time that is planned; quiet where stderr is not a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console, began = notes(), time.monotonic()
-    columns = (TextColumn("comparing"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("comparing", total=seconds)
-        run(lambda: bar.update(task, completed=min(seconds, time.monotonic() - began)))
+def _write(flag: str, path: str, write: Callable[[Path], object]) -> None:
+    try:
+        write(Path(path))
+    except OSError as error:
+        raise UserError(f"{flag} {path!r}: cannot be written ({error.strerror})") from None
 
 
 def _check_writable(flag: str, path: str | None) -> None:

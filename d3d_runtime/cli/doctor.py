@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import platform
 import shutil
-import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import click
 
-from d3d_runtime.cli.console import output, waiting
+from d3d_runtime.cli.console import Waiting, output
 from d3d_runtime.cli.options import debug_option
 
 EPILOG = """\b
@@ -30,12 +27,17 @@ OK, NOTE, BROKEN = "ok", "note", "broken"
 STYLES = {OK: "green", NOTE: "yellow", BROKEN: "bold red"}
 
 DISTRIBUTION = "d3d-engine"
-REQUIRED = ("torch", "tokenizers", "safetensors", "jinja2", "click", "rich")
+REQUIRED = ("torch", "numpy", "tokenizers", "safetensors", "jinja2", "click", "rich")
 OPTIONAL = {
-    "triton": "GPU kernels without a compiler: pip install triton",
-    "matplotlib": "pictures of loss curves: pip install matplotlib",
+    "triton": "GPU kernels without a compiler: pip install -e '.[gpu]'",
+    "flashinfer-python": "paged attention on GPUs: pip install -e '.[flashinfer]'",
+    "matplotlib": "pictures of loss curves: pip install -e '.[train]'",
 }
-GET_KERNELS = "install g++ (Debian, Ubuntu: apt install g++), then pip install -e . again"
+GET_KERNELS = {
+    "cpu": "a compiler and Python's headers (Debian, Ubuntu: apt install g++ python3-dev), then pip install -e . again",
+    "cuda": "the CUDA toolkit (nvcc), then D3D_CUDA=1 pip install -e . again",
+    "triton": OPTIONAL["triton"],
+}
 
 
 @dataclass(frozen=True)
@@ -82,21 +84,21 @@ def _show(finding: Finding) -> None:
     from rich.text import Text
 
     line = Text(f"{finding.state:>6}", STYLES[finding.state])
-    output().print(line + Text(f"  {finding.what:<16} {finding.found}", "default"))
+    output().print(line + Text(f"  {finding.what:<18} {finding.found}", "default"))
     if finding.remedy is not None:
-        output().print(f"        {'':<16} to mend: {finding.remedy}")
+        output().print(f"        {'':<18} to mend: {finding.remedy}")
 
 
 def _check_versions() -> Iterator[Finding]:
     yield Finding("d3d", OK, installed_version(DISTRIBUTION) or "not installed: running from a source tree")
-    yield Finding("python", OK, platform.python_version())
+    yield Finding("python", OK, sys.version.split()[0])
 
 
 def _check_packages() -> Iterator[Finding]:
     for name in REQUIRED:
         version = installed_version(name)
         if version is None:
-            yield Finding(name, BROKEN, "not installed", f"pip install {name}")
+            yield Finding(name, BROKEN, "not installed", f"pip install {name}, or pip install -e . again")
         else:
             yield Finding(name, OK, version)
     for name, purpose in OPTIONAL.items():
@@ -105,6 +107,8 @@ def _check_packages() -> Iterator[Finding]:
 
 
 def installed_version(package: str) -> str | None:
+    from importlib import metadata  # thirty milliseconds that --help need not take
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -117,17 +121,40 @@ def _check_kernels() -> Iterator[Finding]:
     from d3d_kernels import registry
     from d3d_runtime.report.machine import simd_level
 
-    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    for name in registry.BACKENDS:
+    has_gpu = torch.cuda.is_available()
+    for name, devices in registry.DEVICES.items():
         what, module = f"kernels {name}", registry.load(name)
-        where = [device for device in devices if device in registry.DEVICES[name]]
+        here = [device for device in devices if device == "cpu" or has_gpu]
         if isinstance(module, ImportError):
-            yield Finding(what, NOTE, f"not built ({module})", GET_KERNELS if name == "cpu" else None)
-        elif not where:
-            yield Finding(what, NOTE, "built, but there is no GPU here")
+            yield Finding(what, NOTE, _why_not(module), GET_KERNELS.get(name) if here else None)
+        elif not here:
+            yield Finding(what, NOTE, "built, but there is no GPU here to use them")
+        elif error := next(filter(None, (_why_it_fails(name, device) for device in here)), None):
+            yield Finding(what, NOTE, f"built, but they fail: {error}", "D3D_BACKEND=reference does without them")
         else:
             simd = f", {simd_level()}" if name == "cpu" else ""
-            yield Finding(what, OK, f"usable on {' and '.join(where)} tensors{simd}")
+            yield Finding(what, OK, f"usable on {' and '.join(here)} tensors{simd}")
+
+
+def _why_not(error: ImportError) -> str:
+    """A module that is not there was not built; one that is there and fails says why itself."""
+    missing = isinstance(error, ModuleNotFoundError) or "cannot import name" in str(error)
+    return "not built" if missing else f"built, but cannot be loaded ({error})"
+
+
+def _why_it_fails(backend: str, device: str) -> str | None:
+    """Samples one token: a library that loads may still not run on this processor or GPU."""
+    import torch
+
+    import d3d_kernels as dk
+
+    try:
+        logits = torch.tensor([[0.0, 2.0, 1.0]], device=device)
+        positions = torch.zeros(1, dtype=torch.int64, device=device)
+        token = dk.sample(logits, dk.SamplingTensors.full(1, device=device), positions, backend=backend).item()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None if token == 1 else f"token {token} for the likeliest on {device}; it is token 1"
 
 
 def _check_processor() -> Iterator[Finding]:
@@ -148,12 +175,15 @@ def _check_gpu() -> Iterator[Finding]:
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         yield Finding("gpu", OK, f"{', '.join(names)}, CUDA {torch.version.cuda}, driver {_driver() or 'unknown'}")
     elif _driver() is not None:
-        yield Finding("gpu", NOTE, f"driver {_driver()}, but this torch cannot use it", "install a CUDA build of torch")
+        remedy = f"a torch built for CUDA (this is {torch.__version__}): https://pytorch.org/get-started/locally"
+        yield Finding("gpu", NOTE, f"driver {_driver()}, but this torch cannot use it", remedy)
     else:
         yield Finding("gpu", NOTE, "none; everything runs on the processor")
 
 
 def _driver() -> str | None:
+    import subprocess
+
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -185,12 +215,15 @@ def _checksums(folder: Path) -> Iterator[Finding]:
     entries = [line.split(maxsplit=1) for line in listed.read_text(encoding="utf-8").splitlines()]
     wrong = [name for digest, name in entries if _sha256(folder / name.lstrip("*")) != digest]
     if wrong:
-        yield Finding("checksums", BROKEN, f"differ: {', '.join(wrong)}", "git checkout the files again")
+        remedy = f"git checkout -- {folder}, unless you trained it anew: then write SHA256SUMS anew"
+        yield Finding("checksums", BROKEN, f"differ: {', '.join(wrong)}", remedy)
     else:
         yield Finding("checksums", OK, f"{len(entries)} files as they were shipped")
 
 
 def _sha256(path: Path) -> str | None:
+    import hashlib
+
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
@@ -198,15 +231,18 @@ def _check_main_job() -> Iterator[Finding]:
     from d3d_runtime import Engine, SamplingParams
 
     began = time.perf_counter()
-    with waiting("running the embedded pair"):
-        engine = Engine()
+    with Waiting("running the embedded pair") as progress:
+        engine = Engine(progress=progress)
         question: Any = [{"role": "user", "content": "What is 47 + 38?"}]
         (done,) = engine.generate([question], SamplingParams(max_tokens=16))
-    yield Finding(
-        "main job",
-        OK,
-        f"mode {engine.mode}, {len(done.token_ids)} tokens, {time.perf_counter() - began:.1f} s with loading",
-    )
+        seconds, mode = time.perf_counter() - began, engine.mode
+        engine.switch_mode("autoregressive")
+        (plain,) = engine.generate([question], SamplingParams(max_tokens=16))
+    found = f"mode {mode}, {len(done.token_ids)} tokens, {seconds:.1f} s with loading"
+    if done.token_ids == plain.token_ids:
+        yield Finding("main job", OK, f"{found}, the same tokens as without a drafter")
+    else:
+        yield Finding("main job", NOTE, f"{found}, other tokens than without a drafter: rounding, if it is seldom")
 
 
 CHECKS = (

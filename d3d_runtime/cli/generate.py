@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from d3d_runtime.cli.console import notes, output, waiting
+from d3d_runtime.cli.console import Waiting, notes, output
 from d3d_runtime.cli.options import (
     MODES,
     debug_option,
@@ -20,12 +19,11 @@ from d3d_runtime.cli.options import (
     sampling_params,
 )
 from d3d_runtime.cli.prompts import Prompt, read_prompts
+from d3d_runtime.cli.streaming import INTERRUPTED, Answer, CtrlC, printer, stream_answer
 from d3d_runtime.errors import UserError
 
 if TYPE_CHECKING:
     from d3d_runtime import Engine, RequestOutput, SamplingParams
-
-INTERRUPTED = "interrupted"
 
 EPILOG = """\b
 Examples:
@@ -37,18 +35,6 @@ Examples:
 
 The text goes to stdout, everything said about it to stderr. A .jsonl prompt file holds one request a
 line: "text", [token ids], [{"role": ..., "content": ...}], or an object with "prompt" or "messages"."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a request returned, as far as it came, and the seconds the engine took for it."""
-
-    output: RequestOutput
-    seconds: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        return len(self.output.token_ids) / self.seconds
 
 
 @click.command("generate", epilog=EPILOG, short_help="Answer a prompt, or a held-out word problem.")
@@ -64,6 +50,8 @@ class Answer:
 @click.option("--show-blocks", is_flag=True, help="Colour the tokens by how they came.")
 @click.option("--compare", is_flag=True, help="Also decode plainly, and print the speed-up.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a request.")
+@click.option("--logprobs", type=int, metavar="K", help="Report log-probabilities and the K best (with --json).")
+@click.option("--n", type=int, default=1, show_default=True, help="Answers a prompt.")
 @debug_option
 def command(**flags: Any) -> int | None:
     """Answer PROMPT ('-': stdin); without one, a held-out word problem."""
@@ -85,17 +73,19 @@ def _answer_one(engine: Engine, prompt: Prompt, params: SamplingParams, flags: d
     plain = None
     if flags["compare"]:
         plain = open_engine(flags, mode="autoregressive", drafter="none", num_outcomes=None)
-        with waiting("warming up"):  # first calls allocate; neither side should pay for them
+        with Waiting("warming up"):  # first calls allocate; neither side should pay for them
             for each in (engine, plain):
                 each.generate([content], replace(params, max_tokens=4, stop=[], seed=0))
-    show = None if flags["as_json"] else _printer(engine, params, flags["show_blocks"])
-    answer = stream_answer(engine, content, params, show)
-    if not flags["as_json"]:
+    if flags["as_json"]:
+        with Waiting("answering") as engine.progress:
+            answer = stream_answer(engine, engine.stream(content, params), None)
+    else:
+        show = printer(engine, params.stop, flags["show_blocks"])
+        answer = stream_answer(engine, engine.stream(content, params), show)
         output().print()
     report = _describe(prompt, answer.output, engine)
     report |= {"seconds": answer.seconds, "tokens_per_second": answer.tokens_per_second}
-    interrupted = answer.output.finish_reason == INTERRUPTED
-    if plain is not None and not interrupted:
+    if plain is not None and not answer.interrupted:
         report["compare"] = _compare(plain, content, replace(params, seed=answer.output.seed), answer)
     if flags["as_json"]:
         click.echo(json.dumps(report, ensure_ascii=False))
@@ -103,55 +93,7 @@ def _answer_one(engine: Engine, prompt: Prompt, params: SamplingParams, flags: d
         if flags["show_blocks"]:
             notes().print(_legend(engine.mode))
         _closing_lines(report, params)
-    return 130 if interrupted else None
-
-
-def stream_answer(
-    engine: Engine, content: Any, params: SamplingParams, show: Callable[[RequestOutput], None] | None
-) -> Answer:
-    """Streams one request; Ctrl-C ends it with what it has. Only time inside the engine counts."""
-    increments, total = [], 0.0
-    reason = None
-    stream = engine.stream(content, params)
-    try:
-        for increment, seconds in _timed(stream):
-            increments.append(increment)
-            total += seconds
-            if show is not None:
-                show(increment)
-    except KeyboardInterrupt:
-        stream.close()
-        if not increments:
-            raise
-        reason = INTERRUPTED
-    last = increments[-1]
-    whole = replace(
-        last,
-        text=None if last.text is None else "".join(each.text for each in increments),
-        token_ids=[token for each in increments for token in each.token_ids],
-        logprobs=None if last.logprobs is None else [each for one in increments for each in one.logprobs],
-        finish_reason=reason or last.finish_reason,
-    )
-    return Answer(whole, total)
-
-
-def _timed(stream: Iterator[RequestOutput]) -> Iterator[tuple[RequestOutput, float]]:
-    while True:
-        began = time.perf_counter()
-        increment = next(stream, None)
-        if increment is None:
-            return
-        yield increment, time.perf_counter() - began
-
-
-def _printer(engine: Engine, params: SamplingParams, show_blocks: bool) -> Callable[[RequestOutput], None]:
-    from d3d_runtime.cli.blocks import BlockPainter
-
-    console = output()
-    if show_blocks or engine.tokenizer is None:
-        painter = BlockPainter(engine.tokenizer, params.stop, engine.mode if show_blocks else "plain")
-        return lambda increment: console.print(painter.paint(increment), end="")
-    return lambda increment: console.print(increment.text, end="")
+    return 130 if answer.interrupted else None
 
 
 def _legend(mode: str) -> Any:
@@ -161,22 +103,23 @@ def _legend(mode: str) -> Any:
 
 
 def _answer_all(engine: Engine, prompts: list[Prompt], params: SamplingParams, flags: dict[str, Any]) -> int | None:
-    """A batch; outputs in the order of the prompts. Ctrl-C prints what has finished."""
+    """A batch; outputs in the order of the prompts. Ctrl-C ends all of them with what they have."""
     contents = [prompt.for_engine(engine.tokenizer, flags["raw"]) for prompt in prompts]
     sources = [prompt for prompt in prompts for _ in range(params.n)]
-    began, interrupted = time.perf_counter(), False
+    began = time.perf_counter()
     finished: dict[str, RequestOutput] = {}
     heads = [engine.submit(content, params, request_id=f"{index}") for index, content in enumerate(contents)]
     ids = [head if copy == 0 else f"{head}-{copy}" for head in heads for copy in range(params.n)]
-    try:
-        with waiting(f"answering {len(ids)} requests"):
-            while len(finished) < len(ids):
-                finished |= {done.request_id: done for done in engine.step()}
-    except KeyboardInterrupt:
-        interrupted = True
+    with Waiting(f"answering {len(ids)} requests") as progress, CtrlC() as ctrl_c:
+        ctrl_c.may_wait = True
+        while len(finished) < len(ids) and not ctrl_c.pressed:
+            finished |= {done.request_id: done for done in engine.step()}
+            progress(f"answering {len(ids)} requests", len(finished), len(ids))
     seconds = time.perf_counter() - began
+    cut = [engine.abort(request_id) for request_id in ids if request_id not in finished]
+    answered = finished | {done.request_id: replace(done, finish_reason=INTERRUPTED) for done in cut if done.token_ids}
     for number, (request_id, prompt) in enumerate(zip(ids, sources, strict=True), start=1):
-        done = finished.get(request_id)
+        done = answered.get(request_id)
         if done is None:
             continue
         if flags["as_json"]:
@@ -184,12 +127,12 @@ def _answer_all(engine: Engine, prompts: list[Prompt], params: SamplingParams, f
         else:
             notes().print(f"[{number}] seed {done.seed}" if params.temperature > 0 else f"[{number}]", style="dim")
             output().print(done.text if done.text is not None else " ".join(map(str, done.token_ids)))
-    tokens = sum(len(done.token_ids) for done in finished.values())
+    tokens = sum(len(done.token_ids) for done in answered.values())
     notes().print(
         f"{len(finished)} of {len(ids)} requests, {tokens} tokens in {seconds:.2f} s, {tokens / seconds:.0f} tokens/s",
         style="dim",
     )
-    return 130 if interrupted else None
+    return 130 if cut else None
 
 
 def _describe(prompt: Prompt, done: RequestOutput, engine: Engine) -> dict[str, Any]:
@@ -219,8 +162,8 @@ def _compare(plain: Engine, content: Any, params: SamplingParams, answer: Answer
     """The same request decoded plainly: how much slower, and whether it says the same."""
     from d3d_runtime.report.compare import first_difference
 
-    with waiting("decoding plainly, to compare"):
-        other = stream_answer(plain, content, params, None)
+    with Waiting("decoding plainly, to compare") as plain.progress:
+        other = stream_answer(plain, plain.stream(content, params), None)
     return {
         "seconds": other.seconds,
         "tokens_per_second": other.tokens_per_second,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from d3d_runtime.cli.console import waiting
+from d3d_runtime.cli.console import Waiting
 from d3d_runtime.errors import UserError
 from d3d_runtime.sampling_params import SamplingParams
 
@@ -90,8 +90,6 @@ sampling_options = _together(
         metavar="ID:VALUE",
         help="Add to a token's logit; -inf bans.",
     ),
-    click.option("--logprobs", type=int, metavar="K", help="Report log-probabilities and the K best (with --json)."),
-    _number("--n", int, "Answers a prompt."),
 )
 
 
@@ -126,11 +124,11 @@ def open_engine(flags: dict[str, Any], **overrides: Any) -> Engine:
         check_folder("--drafter", flags["drafter"])
     arguments = {name: flags[name] for name in ("target", "drafter", "device", "dtype")}
     arguments["num_outcomes"] = flags["outcomes"]
-    with waiting("loading"):
+    with Waiting("loading") as progress:
         import torch
 
         from d3d_runtime import Engine
 
         if flags["threads"] is not None:
             torch.set_num_threads(flags["threads"])
-        return Engine(**(arguments | overrides))
+        return Engine(**(arguments | overrides), progress=progress)

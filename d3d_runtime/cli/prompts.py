@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
 from dataclasses import dataclass
@@ -39,11 +40,11 @@ def read_prompts(argument: str | None, file: str | None, problem: int | None, to
     if argument is None and file is None:
         return [held_out_problem(secrets.randbits(20) if problem is None else problem)]
     if file is not None and Path(file).suffix == ".jsonl":
-        return [Prompt(content) for content in _json_lines(_decode(_read_file(file), file), file)]
+        return [Prompt(content) for content in _json_lines(decode(_read_file(file), file), file)]
     if file is not None:
-        text = _decode(_read_file(file), file)
+        text = decode(_read_file(file), file)
     else:
-        text = _decode(sys.stdin.buffer.read(), "stdin") if argument == "-" else argument
+        text = decode(sys.stdin.buffer.read(), "stdin") if argument == "-" else decode(os.fsencode(argument), "PROMPT")
     if not text.strip():
         raise UserError("prompt: it is empty; expected text")
     return [Prompt(_token_ids(text) if token_ids else text)]
@@ -64,7 +65,8 @@ def _read_file(path: str) -> bytes:
         raise UserError(f"--prompt-file {path!r}: cannot be read ({error.strerror})") from None
 
 
-def _decode(data: bytes, source: str) -> str:
+def decode(data: bytes, source: str) -> str:
+    """Raises UserError, with the place, for what is no UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from d3d_runtime.cli.console import notes
+from d3d_runtime.cli.console import Waiting, notes
 from d3d_runtime.cli.options import check_folder, debug_option
 from d3d_runtime.errors import UserError
 
@@ -74,7 +75,7 @@ def target(folder: Path, steps: int | None, **settings: Any) -> int | None:
     """Train the embedded pair's autoregressive half into FOLDER."""
     from d3d_runtime.training.target import train_target
 
-    return _run(lambda: train_target(folder, steps=steps or _no_limit(), **settings), folder)
+    return _run(partial(train_target, folder, steps=steps or _no_limit(), **settings), folder)
 
 
 @command.command(epilog=EPILOG)
@@ -129,7 +130,7 @@ def drafter(folder: Path, target_folder: str, steps: int | None, **settings: Any
     check_folder("--target", target_folder)
     from d3d_runtime.training.drafter import train_drafter
 
-    return _run(lambda: train_drafter(Path(target_folder), folder, steps=steps or _no_limit(), **settings), folder)
+    return _run(partial(train_drafter, Path(target_folder), folder, steps=steps or _no_limit(), **settings), folder)
 
 
 def _no_limit() -> int:
@@ -137,10 +138,16 @@ def _no_limit() -> int:
 
 
 def _run(train_it: Any, folder: Path) -> int | None:
+    from tempfile import TemporaryFile
+
     if folder.exists() and not folder.is_dir():
         raise UserError(f"FOLDER {str(folder)!r}: this is a file; expected a folder to write to")
     try:
-        train_it()
+        folder.mkdir(parents=True, exist_ok=True)  # before an hour of work rather than after it
+        with TemporaryFile(dir=folder):
+            pass
+        with Waiting(f"training {folder.name}") as progress:
+            train_it(progress=progress)
     except KeyboardInterrupt:
         notes().print(f"stopped; the same command goes on from the last checkpoint in {str(folder)!r}")
         return 130

@@ -18,11 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from d3d_runtime.errors import UserError
 from d3d_runtime.models.attention import MaskedAttention, causal_attention
 from d3d_runtime.models.config import DiffusionConfig
 from d3d_runtime.models.decoder import Decoder
 from d3d_runtime.models.loader import load_model, save_model
 from d3d_runtime.models.tokenizer import Tokenizer
+from d3d_runtime.progress import Progress, silent
 from d3d_runtime.training.data import Batch, problem_batches
 from d3d_runtime.training.loop import Schedule, train, write_curve
 
@@ -116,10 +118,24 @@ def train_drafter(
     gamma: float,
     distill: float,
     seed: int,
+    progress: Progress = silent,
 ) -> None:
-    """Trains, or goes on from `folder/drafter.pt`, and writes a Hugging Face folder with the loss curve."""
-    target, _ = load_model(target_folder, torch.float32)
+    """Trains, or goes on from `folder/drafter.pt`, and writes a Hugging Face folder with the loss curve.
+
+    Raises UserError for a target that is a drafter, is shallower, or has a tokenizer without the tokens of a draft.
+    """
+    target, is_drafter = load_model(target_folder, torch.float32, progress=progress)
+    if is_drafter is not None:
+        raise UserError(f"target {str(target_folder)!r}: this is a drafter (its config has block_size)")
+    if num_layers > target.config.num_hidden_layers:
+        raise UserError(f"layers: expected at most the target's {target.config.num_hidden_layers}, got {num_layers}")
     tokenizer = Tokenizer(target_folder)
+    for name, token in (("mask_token", tokenizer.mask_token_id), ("eos_token", tokenizer.eos_token_id)):
+        if token is None:
+            raise UserError(
+                f"target {str(target_folder)!r}: its tokenizer has no {name}, which a drafter is trained with; "
+                f"name a token of the vocabulary in tokenizer_config.json as {name!r}"
+            )
     diffusion = DiffusionConfig(block_size, tokenizer.mask_token_id, logit_shift=True)
     drafter = shallow_copy(target, num_layers)
 
@@ -133,6 +149,7 @@ def train_drafter(
         loss,
         Schedule(steps, learning_rate, minutes=minutes),
         folder / "drafter.pt",
+        progress=progress,
     )
     save_model(drafter, folder, diffusion)
     write_curve(history, folder, "drafter")

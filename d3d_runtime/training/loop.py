@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from d3d_runtime.progress import Progress, silent
 from d3d_runtime.training.data import Batch
 from d3d_runtime.training.muon import Muon
 
@@ -50,6 +50,7 @@ def train(
     save_every: int = 100,
     evaluate: Callable[[], dict[str, float]] | None = None,
     evaluate_every: int = 0,
+    progress: Progress = silent,
 ) -> list[dict[str, float]]:
     """Trains `model` in place, from `checkpoint` on if it exists; returns the history (a dict each logged step).
 
@@ -58,38 +59,29 @@ def train(
     optims = optimisers(model)
     step, elapsed, history = _load(checkpoint, model, optims)
     batches, began, running = batches_from(step), time.monotonic() - elapsed, None
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[status]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns) as bar:
-        task = bar.add_task(checkpoint.stem, total=1.0, status="")
-        progress = max(step / schedule.steps, elapsed / 60 / schedule.minutes)
-        while progress < 1:
-            rate = schedule.rate(progress, step)
-            for optim in optims:
-                for group in optim.param_groups:
-                    group["lr"] = rate
-            loss = loss_of(next(batches), step)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optim in optims:
-                optim.step()
-                optim.zero_grad(set_to_none=True)
-            step += 1
-            elapsed = time.monotonic() - began
-            progress = max(step / schedule.steps, elapsed / 60 / schedule.minutes)
-            running = loss.item() if running is None else 0.95 * running + 0.05 * loss.item()
-            if step % 10 == 0:
-                history.append({"step": step, "seconds": elapsed, "loss": running})
-                bar.update(task, completed=progress, status=f"step {step}  loss {running:.4f}")
-            if evaluate is not None and evaluate_every and step % evaluate_every == 0:
-                history.append({"step": step, "seconds": elapsed, **evaluate()})
-                bar.console.print(history[-1])
-            if step % save_every == 0 or progress >= 1:
-                _save(checkpoint, model, optims, step, elapsed, history)
+    share = max(step / schedule.steps, elapsed / 60 / schedule.minutes)
+    while share < 1:
+        rate = schedule.rate(share, step)
+        for optim in optims:
+            for group in optim.param_groups:
+                group["lr"] = rate
+        loss = loss_of(next(batches), step)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optim in optims:
+            optim.step()
+            optim.zero_grad(set_to_none=True)
+        step += 1
+        elapsed = time.monotonic() - began
+        share = max(step / schedule.steps, elapsed / 60 / schedule.minutes)
+        running = loss.item() if running is None else 0.95 * running + 0.05 * loss.item()
+        progress(f"{checkpoint.stem}, step {step}, loss {running:.4f}", min(share, 1.0), 1.0)
+        if step % 10 == 0:
+            history.append({"step": step, "seconds": elapsed, "loss": running})
+        if evaluate is not None and evaluate_every and step % evaluate_every == 0:
+            history.append({"step": step, "seconds": elapsed, **evaluate()})
+        if step % save_every == 0 or share >= 1:
+            _save(checkpoint, model, optims, step, elapsed, history)
     return history
 
 

@@ -13,6 +13,7 @@ from d3d_runtime.models.config import ModelConfig
 from d3d_runtime.models.decoder import Decoder
 from d3d_runtime.models.loader import save_model
 from d3d_runtime.models.tokenizer import Tokenizer
+from d3d_runtime.progress import Progress, silent
 from d3d_runtime.training.data import Batch, problem_batches
 from d3d_runtime.training.loop import Schedule, train, write_curve
 from d3d_runtime.training.problems import generate
@@ -58,6 +59,7 @@ def train_target(
     learning_rate: float,
     drills: float,
     seed: int,
+    progress: Progress = silent,
 ) -> None:
     """Trains, or goes on from `folder/target.pt`, and writes a Hugging Face folder with the loss curve."""
     if not Tokenizer.exists(folder):
@@ -73,6 +75,7 @@ def train_target(
         lambda batch, _: target_loss(model, batch),
         Schedule(steps, learning_rate, minutes=minutes),
         folder / "target.pt",
+        progress=progress,
     )
     save_model(model, folder)
     write_curve(history, folder, "target")
