@@ -23,7 +23,7 @@ def parse_device(name: str, value: str) -> torch.device:
         raise UserError(f"{name}: expected 'cpu' or 'cuda', got {value!r}")
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise UserError(f"{name}: {value!r} asked for, but no CUDA device is usable here; use 'cpu' (d3d doctor)")
+            raise UserError(f"{name}: {value!r} asked for, but no CUDA device is usable here (d3d doctor); use 'cpu'")
         if (device.index or 0) >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
             raise UserError(f"{name}: there is no {value!r} here; the last one is 'cuda:{last}'")

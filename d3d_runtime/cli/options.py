@@ -105,8 +105,14 @@ def sampling_params(flags: dict[str, Any]) -> SamplingParams:
 
 
 def check_folder(flag: str, path: str | None) -> None:
-    """Raises UserError for a path that is no folder, naming the one that was probably meant."""
-    if path is None or Path(path).is_dir():
+    """Raises UserError for a path that is no model folder, naming the one that was probably meant."""
+    if path is None:
+        return
+    if Path(path).is_dir():
+        inside = sorted(config.parent for config in Path(path).glob("*/config.json"))
+        if inside and not (Path(path) / "config.json").exists():
+            found = " or ".join(repr(str(folder)) for folder in inside[:3])
+            raise UserError(f"{flag} {path!r}: this folder holds no model itself; did you mean {found}?")
         return
     if Path(path).exists():
         raise UserError(f"{flag} {path!r}: this is a file; expected a Hugging Face model folder")

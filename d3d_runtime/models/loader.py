@@ -123,4 +123,15 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
                 for name in tensors.keys():  # noqa: SIM118  (a handle, not a dict)
                     yield name, tensors.get_tensor(name)
         except SafetensorError as error:
-            raise UserError(f"model {str(folder)!r}: {file!r} is not a whole safetensors file ({error})") from None
+            raise UserError(f"model {str(folder)!r}: {file!r} {_what_it_is(path)} ({error})") from None
+
+
+def _what_it_is(path: Path) -> str:
+    """Of a file that is no safetensors: what it looks like, and the way out."""
+    with path.open("rb") as file:
+        begin = file.read(512)
+    if begin.startswith(b"version https://git-lfs"):
+        return "is a pointer of Git LFS, not the weights; git lfs pull fetches them"
+    if begin and all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in begin):
+        return "is a text file; expected safetensors weights"
+    return "is not a whole safetensors file; it was cut short or damaged, download it again"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import json
 import os
 import pty
+import re
+import select
 import subprocess
 import sys
-from collections.abc import Iterator
+import termios
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +28,7 @@ from d3d_runtime.training.problems import generate
 from d3d_runtime.training.target import initialise
 from d3d_runtime.training.vocabulary import train_vocabulary
 
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COMMAND = [sys.executable, "-m", "d3d_runtime.cli"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": ""}
 
@@ -77,6 +83,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return made
 
 
+def edit_config(folder: Path, **changes) -> None:
+    """Changes keys of a folder's config.json; None takes one away."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+
+
 def d3d(*arguments: str | Path, stdin: str | bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Runs the command as a pipe sees it."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
@@ -91,25 +104,67 @@ def d3d(*arguments: str | Path, stdin: str | bytes = b"", cwd: Path | None = Non
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def d3d_in_terminal(*arguments: str | Path) -> tuple[int, str]:
-    """Runs the command in a pseudo-terminal; exit code, and what the terminal showed (stdout and stderr)."""
-    leader, follower = pty.openpty()
-    environment = {key: value for key, value in ENVIRONMENT.items() if key != "NO_COLOR"} | {"TERM": "xterm-256color"}
-    process = subprocess.Popen(
-        [*COMMAND, *map(str, arguments)], stdin=follower, stdout=follower, stderr=follower, env=environment
-    )
-    os.close(follower)
-    shown = bytearray()
-    while True:
+class Terminal:
+    """The command in a pseudo-terminal that is its own, so that keys reach it as a user's do."""
+
+    def __init__(self, *arguments: str | Path):
+        self._leader, follower = pty.openpty()
+        environment = {key: value for key, value in ENVIRONMENT.items() if key != "NO_COLOR"}
+        self.process = subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            env=environment | {"TERM": "xterm-256color"},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(follower)
+        self._seen = bytearray()
+
+    @property
+    def shown(self) -> str:
+        return self._seen.decode(errors="replace").replace("\r\n", "\n")
+
+    @property
+    def text(self) -> str:
+        """What a user reads: without colours and what else moves the cursor."""
+        return ESCAPE.sub("", self.shown)
+
+    def wait_for(self, words: str, after: int = 0) -> int:
+        """Reads until `words` are there behind that place in the text; the place behind them."""
+        self.wait_until(lambda text: words in text[after:])
+        return self.text.index(words, after) + len(words)
+
+    def wait_until(self, condition: Callable[[str], bool]) -> None:
+        while not condition(self.text):
+            assert self._read(), f"it ended too early: {self.text}"
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._leader, keys)
+
+    def wait(self) -> int:
+        """Reads to the end; the exit code."""
+        while self._read():
+            pass
+        os.close(self._leader)
+        return self.process.wait(timeout=300)
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._leader], [], [], 120)
+        assert ready, f"nothing for minutes: {self.text}"
         try:
-            chunk = os.read(leader, 4096)
+            chunk = os.read(self._leader, 4096)
         except OSError:  # Linux says EIO when the other end is closed
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(leader)
-    return process.wait(timeout=300), shown.decode().replace("\r\n", "\n")
+            return False
+        self._seen += chunk
+        return bool(chunk)
+
+
+def d3d_in_terminal(*arguments: str | Path) -> tuple[int, str]:
+    """Runs the command in a terminal; exit code, and what it showed (stdout and stderr)."""
+    terminal = Terminal(*arguments)
+    return terminal.wait(), terminal.shown
 
 
 def run_here(capture, *arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:

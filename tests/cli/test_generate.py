@@ -10,13 +10,13 @@ import subprocess
 import pytest
 import torch
 
+from d3d_runtime import Engine
 from d3d_runtime.cli.blocks import ACCEPTED, AFTER_MISS, BONUS, BlockPainter, legend
 from d3d_runtime.metrics import Metrics
 from d3d_runtime.request import RequestOutput
 from d3d_runtime.training.problems import generate
-from tests.cli.conftest import COMMAND, ENVIRONMENT, Pair, d3d, d3d_in_terminal, run_here
+from tests.cli.conftest import COMMAND, ENVIRONMENT, ESCAPE, Pair, Terminal, d3d, d3d_in_terminal, run_here
 
-ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 GREEN, MAGENTA, YELLOW = "\x1b[32m", "\x1b[35m", "\x1b[1;33m"
 
 
@@ -120,6 +120,37 @@ def test_ctrl_c_ends_cleanly_with_what_was_generated(pair: Pair):
     rest, notes = process.communicate(timeout=300)
     assert process.returncode == 130
     assert first + rest and b"interrupted" in notes and b"tokens/s" in notes and b"Traceback" not in notes
+
+
+def test_ctrl_c_in_a_terminal(pair: Pair):
+    """The key, not the signal: the round that runs is finished and shown, then come legend and closing line."""
+    flags = ["--max-tokens", "4000", "--ignore-eos", "--temperature", "1", "--show-blocks"]
+    terminal = Terminal("generate", "--problem", "3", *pair.flags, *flags)
+    question = next(generate(3, 1, "held_out_wordings")).question.split()[-1]
+    asked = terminal.wait_for(question)
+    terminal.wait_until(lambda text: len(text) > asked + 40)
+    terminal.press(b"\x03")
+    assert terminal.wait() == 130
+    assert "interrupted" in terminal.text and "accepted in a block" in terminal.text
+    assert "Traceback" not in terminal.text
+
+
+def test_ctrl_c_ends_a_batch_with_what_it_has(pair: Pair, tmp_path, monkeypatch, capsysbinary):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('"Go on"\n"And on"\n')
+    step, steps = Engine.step, iter(range(100))
+
+    def pressed_at_the_third(engine: Engine) -> list[RequestOutput]:
+        if next(steps) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return step(engine)
+
+    monkeypatch.setattr(Engine, "step", pressed_at_the_third)
+    flags = ["--max-tokens", "500", "--ignore-eos", "--mode", "autoregressive", "--json"]
+    code, out, err = run_here(capsysbinary, "generate", "--prompt-file", file, *pair.flags, *flags)
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert code == 130 and "0 of 2 requests" in err
+    assert [(answer["finish_reason"], len(answer["token_ids"])) for answer in answers] == [("interrupted", 3)] * 2
 
 
 def test_a_reader_that_leaves_hears_no_complaint(pair: Pair):
