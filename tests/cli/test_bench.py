@@ -50,6 +50,7 @@ def test_a_terminal_gets_tables_that_fit_it(pair: Pair):
     flags = ["--problems", "1", "--seconds", "0", "--max-tokens", "4", "--mode", "async", "--nodes", "16"]
     code, shown = d3d_in_terminal("bench", *pair.flags, *flags)
     assert code == 0, shown
+    assert "comparing" in shown and "loading" in shown
     assert "…" not in shown and "fastest here" in shown and "async N=16 E=4" in shown
 
 

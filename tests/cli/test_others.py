@@ -7,15 +7,18 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from d3d_runtime import Engine
 from d3d_runtime.cli import app, doctor
 from tests.cli.conftest import ENVIRONMENT, Pair, d3d, run_here
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = [["generate"], ["bench"], ["doctor"], ["train"], ["train", "target"], ["train", "drafter"]]
+COMMANDS = [["generate"], ["chat"], ["bench"], ["doctor"], ["train"], ["train", "target"], ["train", "drafter"]]
 
 
 # ---- help
@@ -93,6 +96,91 @@ def test_doctor_without_a_pair_says_how_to_get_it(tmp_path, monkeypatch, capsysb
     assert code == 1 and report["healthy"] is False
     assert set(broken) == {"pair target", "pair drafter", "main job"}
     assert "d3d train target" in broken["pair target"]["remedy"]
+
+
+def findings(capture, pair: Pair, monkeypatch) -> tuple[int, dict[str, dict]]:
+    use_pair(pair, monkeypatch)
+    code, out, _ = run_here(capture, "doctor", "--json")
+    report = json.loads(out)
+    assert report["healthy"] == (code == 0)
+    return code, {finding["what"]: finding for finding in report["findings"]}
+
+
+def test_doctor_tells_what_is_not_installed(pair: Pair, monkeypatch, capsysbinary):
+    """What the main job needs breaks it, an extra does not; both say how to get them."""
+    version = doctor.installed_version
+    monkeypatch.setattr(doctor, "installed_version", lambda name: None if name == "triton" else version(name))
+    code, found = findings(capsysbinary, pair, monkeypatch)
+    assert code == 0 and found["triton"]["state"] == doctor.NOTE
+    assert "pip install -e '.[gpu]'" in found["triton"]["remedy"]
+    monkeypatch.setattr(doctor, "installed_version", lambda name: None if name == "jinja2" else version(name))
+    code, found = findings(capsysbinary, pair, monkeypatch)
+    assert code == 1 and found["jinja2"]["state"] == doctor.BROKEN and "pip install jinja2" in found["jinja2"]["remedy"]
+
+
+def test_doctor_tells_backends_that_are_not_built(pair: Pair, monkeypatch, capsysbinary):
+    """The reference runs the main job; a GPU that is there has a remedy for the kernels it lacks."""
+    from d3d_kernels import registry
+
+    load = registry.load
+    missing = ImportError("cannot import name '_C' from 'd3d_kernels'")
+    monkeypatch.setattr(registry, "load", lambda name: load(name) if name == "reference" else missing)
+    code, found = findings(capsysbinary, pair, monkeypatch)
+    assert code == 0 and found["kernels cpu"]["found"] == found["kernels cuda"]["found"] == "not built"
+    assert "apt install g++ python3-dev" in found["kernels cpu"]["remedy"] and found["kernels cuda"]["remedy"] is None
+    pretend_a_gpu(monkeypatch)
+    _, found = findings(capsysbinary, pair, monkeypatch)
+    assert "nvcc" in found["kernels cuda"]["remedy"]
+    broken = ImportError("libgomp.so.1: cannot open shared object file")
+    monkeypatch.setattr(registry, "load", lambda name: load(name) if name == "reference" else broken)
+    _, found = findings(capsysbinary, pair, monkeypatch)
+    assert found["kernels cpu"]["found"] == f"built, but cannot be loaded ({broken})"
+
+
+def pretend_a_gpu(monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda *_: "a card")
+
+
+def test_doctor_calls_nothing_usable_that_has_not_run(pair: Pair, monkeypatch, capsysbinary):
+    """Built kernels without a GPU; and with one on which they fail, as here, where it is only pretended."""
+    from d3d_kernels import registry
+
+    load = registry.load
+    monkeypatch.setattr(registry, "load", lambda name: load("reference" if name == "cuda" else name))
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    code, found = findings(capsysbinary, pair, monkeypatch)
+    assert code == 0 and found["kernels cuda"]["state"] == doctor.NOTE
+    assert found["kernels cuda"]["found"] == "built, but there is no GPU here to use them"
+    assert "usable on cpu tensors" in found["kernels reference"]["found"]
+    pretend_a_gpu(monkeypatch)
+    _, found = findings(capsysbinary, pair, monkeypatch)
+    assert found["gpu"]["found"].startswith("a card, CUDA")
+    assert found["kernels cuda"]["state"] == doctor.NOTE and "they fail: " in found["kernels cuda"]["found"]
+
+
+def test_doctor_tells_a_driver_that_torch_cannot_use(pair: Pair, monkeypatch, capsysbinary):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(doctor, "_driver", lambda: "580.1")
+    code, found = findings(capsysbinary, pair, monkeypatch)
+    assert code == 0 and found["gpu"]["found"] == "driver 580.1, but this torch cannot use it"
+    assert "a torch built for CUDA" in found["gpu"]["remedy"]
+
+
+def test_doctor_compares_with_plain_decoding(pair: Pair, monkeypatch, capsysbinary):
+    _, found = findings(capsysbinary, pair, monkeypatch)
+    assert found["main job"]["found"].endswith("the same tokens as without a drafter")
+    generate = Engine.generate
+
+    def other_when_plain(engine: Engine, *arguments):
+        (done,) = generate(engine, *arguments)
+        return [replace(done, token_ids=[*done.token_ids, 1]) if engine.mode == "autoregressive" else done]
+
+    monkeypatch.setattr(Engine, "generate", other_when_plain)
+    code, found = findings(capsysbinary, pair, monkeypatch)
+    assert code == 0 and found["main job"]["state"] == doctor.NOTE and "other tokens" in found["main job"]["found"]
 
 
 def test_doctor_verifies_checksums(pair: Pair, tmp_path, monkeypatch, capsysbinary):
