@@ -56,9 +56,8 @@ def test_a_long_prompt_has_a_bar_before_the_answer(pair: Pair, screen, monkeypat
     arguments = ["generate", "9 " * 300, "--token-ids", *pair.flags, "--max-tokens", "4"]
     code, out, err = run_here(capsysbinary, *arguments)
     assert code == 0, err
-    bars = ["loading target", "loading drafter", "reading the prompt", "reading the prompt, drafter"]
-    places = [screen.getvalue().index(bar) for bar in bars]
-    assert places == sorted(places) and places[-1] > places[-2]
+    shown = screen.getvalue()  # a bar is drawn ten times a second: sure is what it showed at its end
+    assert 0 <= shown.index("loading drafter") < shown.index("reading the prompt, drafter")
     assert out.strip()
 
 
