@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -20,6 +21,7 @@ class CMakeBuild(build_ext):
     """Builds the modules of d3d_kernels and puts them where setuptools wants them: wheel or source tree."""
 
     def run(self) -> None:
+        check_compiler()
         build = ROOT / "build" / f"cmake-{sys.implementation.cache_tag}"
         modules = [build / Path(self.get_ext_filename(e.name)).name for e in self.extensions]
         for module in modules:
@@ -56,6 +58,15 @@ class CMakeBuild(build_ext):
 
     def get_outputs(self) -> list[str]:
         return [path for path in super().get_outputs() if Path(path).exists()]
+
+
+def check_compiler() -> None:
+    """What a bare Debian lacks, in one line rather than in a page of CMake's."""
+    if "CXX" not in os.environ and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        raise SystemExit("d3d: there is no C++ compiler; Debian, Ubuntu: sudo apt install g++")
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        raise SystemExit(f"d3d: Python's headers are not in {headers}; Debian, Ubuntu: sudo apt install python3-dev")
 
 
 setup(

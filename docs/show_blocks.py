@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from d3d_runtime.cli import generate, run
+from d3d_runtime.cli import generate, run, streaming
 
 COMMAND = "d3d generate --problem 5 --mode async --temperature 1 --seed 3 --show-blocks"
 FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)  # from a server: a picture should need none
@@ -35,7 +35,7 @@ class Screen:
 
 if __name__ == "__main__":
     screen = Screen()
-    generate.output = generate.notes = lambda: screen
+    generate.output = generate.notes = streaming.output = lambda: screen
     screen.print(f"$ {COMMAND}", style="dim")
     assert run(COMMAND.split()[1:], debug=True) == 0
     drawn = screen.console.export_svg(title="d3d")
