@@ -19,13 +19,15 @@ LONG = ["--max-tokens", "3000", "--ignore-eos"]
 
 def test_a_pipe_gets_the_answers_alone(pair: Pair):
     """One turn a line, each answered with all before it; empty lines are none."""
-    engine, messages, answers = Engine(pair.target, pair.drafter), [], []
+    engine, answers = Engine(pair.target, pair.drafter), []
+    messages = [{"role": "system", "content": "Be brief."}]
     for text in ("What is 2 + 3?", "And 4 more?"):
         messages.append({"role": "user", "content": text})
         (answer,) = engine.generate(messages, SamplingParams(max_tokens=9))
         messages.append({"role": "assistant", "content": answer.text})
         answers.append(answer.text)
-    done = d3d("chat", *pair.flags, "--max-tokens", "9", stdin="What is 2 + 3?\n\nAnd 4 more?\n")
+    flags = ["--max-tokens", "9", "--system", "Be brief."]
+    done = d3d("chat", *pair.flags, *flags, stdin="What is 2 + 3?\n\nAnd 4 more?\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "".join(f"{answer}\n" for answer in answers)
     assert "\x1b" not in done.stdout + done.stderr and "/help" not in done.stderr

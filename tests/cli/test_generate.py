@@ -12,6 +12,7 @@ import torch
 
 from d3d_runtime import Engine
 from d3d_runtime.cli.blocks import ACCEPTED, AFTER_MISS, BONUS, BlockPainter, legend
+from d3d_runtime.cli.streaming import CtrlC
 from d3d_runtime.metrics import Metrics
 from d3d_runtime.request import RequestOutput
 from d3d_runtime.training.problems import generate
@@ -133,6 +134,20 @@ def test_ctrl_c_in_a_terminal(pair: Pair):
     assert terminal.wait() == 130
     assert "interrupted" in terminal.text and "accepted in a block" in terminal.text
     assert "Traceback" not in terminal.text
+
+
+def test_ctrl_c_waits_for_the_round_once():
+    """The first is noted where a round may run, the second interrupts; afterwards all is as before."""
+    before = signal.getsignal(signal.SIGINT)
+    with CtrlC() as ctrl_c:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        ctrl_c.may_wait = True
+        signal.raise_signal(signal.SIGINT)
+        assert ctrl_c.pressed
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_ctrl_c_ends_a_batch_with_what_it_has(pair: Pair, tmp_path, monkeypatch, capsysbinary):
