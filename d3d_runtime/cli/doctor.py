@@ -121,19 +121,19 @@ def _check_kernels() -> Iterator[Finding]:
     from d3d_kernels import registry
     from d3d_runtime.report.machine import simd_level
 
-    has_gpu = torch.cuda.is_available()
-    for name, devices in registry.DEVICES.items():
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    for name in registry.BACKENDS:
         what, module = f"kernels {name}", registry.load(name)
-        here = [device for device in devices if device == "cpu" or has_gpu]
+        where = [device for device in devices if device in registry.DEVICES[name]]
         if isinstance(module, ImportError):
-            yield Finding(what, NOTE, _why_not(module), GET_KERNELS.get(name) if here else None)
-        elif not here:
+            yield Finding(what, NOTE, _why_not(module), GET_KERNELS.get(name) if where else None)
+        elif not where:
             yield Finding(what, NOTE, "built, but there is no GPU here to use them")
-        elif error := next(filter(None, (_why_it_fails(name, device) for device in here)), None):
+        elif error := next(filter(None, (_why_it_fails(name, device) for device in where)), None):
             yield Finding(what, NOTE, f"built, but they fail: {error}", "D3D_BACKEND=reference does without them")
         else:
             simd = f", {simd_level()}" if name == "cpu" else ""
-            yield Finding(what, OK, f"usable on {' and '.join(here)} tensors{simd}")
+            yield Finding(what, OK, f"usable on {' and '.join(where)} tensors{simd}")
 
 
 def _why_not(error: ImportError) -> str:
