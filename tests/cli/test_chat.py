@@ -92,28 +92,35 @@ def test_modes_need_a_drafter(pair: Pair, capsysbinary):
 # ---- in a terminal
 
 
+def enter(terminal: Terminal, after: int, line: str) -> int:
+    """Types a line once there is a prompt for it; the place behind it."""
+    prompt = terminal.wait_for("> ", after=after)
+    terminal.press(line.encode() + b"\n")
+    return terminal.wait_for(f"{line}\n", after=prompt)
+
+
+def interrupt_an_answer(terminal: Terminal, after: int) -> int:
+    terminal.wait_until(lambda text: len(text) > after + 40)
+    terminal.press(CTRL_C)
+    return terminal.wait_for("interrupted", after=after)
+
+
 def test_a_conversation_in_a_terminal(pair: Pair):
     """Ctrl-C ends an answer and not the chat, what was said stays, errors are told, Ctrl-D leaves."""
     terminal = Terminal("chat", *pair.flags, *LONG, "--temperature", "1", "--show-blocks", "--mode", "sync")
-    place = terminal.wait_for("> ", after=terminal.wait_for("a context of 4096 tokens"))
-    terminal.press(b"Go on\n")
-    place = terminal.wait_for("Go on\n", after=place)
-    terminal.wait_until(lambda text: len(text) > place + 40)
-    terminal.press(CTRL_C)
-    place = terminal.wait_for("> ", after=terminal.wait_for("interrupted", after=place))
+    place = terminal.wait_for("a context of 4096 tokens")
+    place = interrupt_an_answer(terminal, enter(terminal, place, "Go on"))
     assert "\x1b[1;33m" in terminal.shown and "\x1b[32m" in terminal.shown  # bonus tokens, accepted ones
-    terminal.press(b"/mode async\n/rest\n")
-    place = terminal.wait_for("did you mean /reset?", after=terminal.wait_for("mode async\n", after=place))
-    terminal.press(b"And on\n")
-    place = terminal.wait_for("And on\n", after=place)
-    terminal.wait_until(lambda text: len(text) > place + 40)
+    place = terminal.wait_for("mode async\n", after=enter(terminal, place, "/mode async"))
+    place = terminal.wait_for("did you mean /reset?", after=enter(terminal, place, "/rest"))
+    place = interrupt_an_answer(terminal, enter(terminal, place, "And on"))
+    place = terminal.wait_for("tokens, mode async", after=enter(terminal, place, "/stats"))
+    assert re.search(r"; [1-9]\d* prompt tokens were in the KV cache", terminal.text)
+    place = terminal.wait_for("> ", after=place)
+    terminal.press(b"half a line")
+    place = terminal.wait_for("half a line", after=place)
     terminal.press(CTRL_C)
-    terminal.press(b"/stats\n")
-    place = terminal.wait_for("prompt tokens were in the KV cache", after=place)
-    assert re.search(r"; [1-9]\d* prompt tokens were in", terminal.text)
-    terminal.press(b"half a line" + CTRL_C)
-    place = terminal.wait_for("Ctrl-D or /exit leaves", after=place)
-    terminal.wait_for("> ", after=place)
+    place = terminal.wait_for("> ", after=terminal.wait_for("Ctrl-D or /exit leaves", after=place))
     terminal.press(CTRL_D)
     assert terminal.wait() == 0, terminal.text
     assert "Traceback" not in terminal.text and "embedded pair" not in terminal.text
@@ -124,13 +131,14 @@ def test_a_full_context_offers_the_reset(pair: Pair, tmp_path):
     edit_config(tmp_path / "target", max_position_embeddings=64)
     flags = ["--target", tmp_path / "target", "--drafter", pair.drafter]
     terminal = Terminal("chat", *flags, "--max-tokens", "5000", "--ignore-eos")
-    place = terminal.wait_for("> ")
-    for line in (b"Go on\n", b"/reset\nGo on\n"):
-        terminal.press(line)
+    place = 0
+    for _ in range(2):
+        place = enter(terminal, place, "Go on")
         place = terminal.wait_for("cut: the context of 64 tokens is full; /reset starts a new one", after=place)
-        terminal.press(b"And on\n")
+        place = enter(terminal, place, "And on")
         place = terminal.wait_for("the model takes 64; /reset starts a new one", after=place)
-    terminal.press(b"/exit\n")
+        place = terminal.wait_for("a new conversation", after=enter(terminal, place, "/reset"))
+    enter(terminal, place, "/exit")
     assert terminal.wait() == 0
 
 
