@@ -52,9 +52,11 @@ def verify_chain(
         test = _test_ratios if rule == "ratio" else _test_prefixes
         found, reach, read = test(p, q, drafts, length, sampling, positions)
         num_accepted.copy_(found)
-        bonus_ids.copy_(_draw(p, q, found, length, reach, sampling, positions))
+        lane, index = (torch.arange(size, device=p.device) for size in p.shape[:2])
+        seen = penalties and _with_drafts(penalties, drafts.where(index[:-1] < found[:, None], -1))
+        rows = read_rows(target_logits[lane, found], sampling, positions + found, None, seen, purpose=RESIDUAL)
+        bonus_ids.copy_(_draw(p, q, found, length, reach, sampling, positions, rows.perturbed.argmax(1)))
         # Row j is read for draft j and for the bonus behind j drafts.
-        index = torch.arange(p.shape[1], device=p.device)
         read = (index < read[:, None]) | (index == found[:, None])
         empty = p_empty | torch.nn.functional.pad(q_empty & (index[:-1] < length[:, None]), (0, 1))
         status.copy_((empty & read).any(1) * int(Status.NO_FINITE_LOGIT))
@@ -81,10 +83,9 @@ def _follow_samples(
         sample(target_logits[lane, j], sampling.select(lane), positions[lane] + j, None, seen, token, flags)
         bonus_ids[lane] = token
         status[lane] |= flags
-        lane = lane[(j < length[lane]) & (draft_ids[lane, min(j, draft_ids.shape[1] - 1)] == token)]
-        num_accepted[lane] += 1
-        if not len(lane):
-            break
+        if j < draft_ids.shape[1]:
+            lane = lane[(j < length[lane]) & (draft_ids[lane, j] == token)]
+            num_accepted[lane] += 1
 
 
 class _Verdicts(NamedTuple):
@@ -130,17 +131,18 @@ def _carried(reach: Tensor, p: Tensor, q: Tensor, drafts: Tensor) -> Tensor:
     return torch.where(joint >= q, (joint > 0).to(p.dtype), joint / q)
 
 
-def _draw(p: Tensor, q: Tensor, accepted: Tensor, length: Tensor, reach: Tensor, sampling, positions) -> Tensor:
+def _draw(
+    p: Tensor, q: Tensor, accepted: Tensor, length: Tensor, reach: Tensor, sampling, positions, by_itself
+) -> Tensor:
     """The token behind the accepted drafts: Gumbel-max over the logarithm of what p has left over."""
     lane = torch.arange(len(accepted), device=p.device)
-    target = p[lane, accepted]
-    taken = torch.zeros_like(target)
-    stopped = accepted < length
-    taken[stopped] = q[lane[stopped], accepted[stopped]]
-    left = (reach[:, None] * target - taken).clamp(min=0)
-    left = torch.where((left > 0).any(1, keepdim=True), left, target)  # all of it lost in rounding
+    left = torch.zeros_like(p[:, 0])
+    stopped = lane[accepted < length]
+    at = accepted[stopped]
+    left[stopped] = (reach[stopped, None] * p[stopped, at] - q[stopped, at]).clamp(min=0)
     noise = gumbel_noise(sampling.seed, positions + accepted, p.shape[2], RESIDUAL)
-    return (left.log().float() + noise).argmax(1)
+    # Nothing left: all drafts accepted, or lost in rounding.
+    return torch.where((left > 0).any(1), (left.log().float() + noise).argmax(1), by_itself)
 
 
 def _uniforms(sampling: SamplingTensors, positions: Tensor, count: int) -> Tensor:
