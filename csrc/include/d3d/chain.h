@@ -139,9 +139,10 @@ D3D_PASS bool read_weights(Team& team, const Density& d, int32_t first, Tile<flo
     using Real = typename Row<decltype(logit)>::Real;
     using P = Pack<Real, Team::kLanes>;
     Tile<Real, Team> s;
-    row_of<decltype(logit)>(d).read(team, first, s);
+    row_of<decltype(logit)>(d).read_raw(team, first, s);
     if (d.source == Source::kProbabilities) {
       if (!(tile_maximum(s) > 0)) return false;
+      make_comparable(s);
       for (int i = 0; i < s.kPacks; ++i)
         weights.pack[i] = convert<float>(smaller(larger(s.pack[i], splat<P>(0)), splat<P>(1)));
       return true;
@@ -149,6 +150,7 @@ D3D_PASS bool read_weights(Team& team, const Density& d, int32_t first, Tile<flo
     const Survivors<Real> survivors{static_cast<Real>(d.floor), static_cast<Real>(d.top), d.min_p};
     const Real least = larger(survivors.floor, survivors.top - Real(29));  // e^-29 is 0 in fixed point
     if (!(tile_maximum(s) >= least)) return false;
+    make_comparable(s);
     const P top = splat<P>(survivors.top);
     for (int i = 0; i < s.kPacks; ++i)
       weights.pack[i] = survivors.keep(s.pack[i], relative_weight(s.pack[i], top));
@@ -227,7 +229,7 @@ struct Residual {
   }
 
   template <class Team>
-  D3D_INLINE void read(Team& team, int32_t first, Tile<float, Team>& s) const {
+  D3D_INLINE void read_raw(Team& team, int32_t first, Tile<float, Team>& s) const {
     using F = Pack<float, Team::kLanes>;
     const F none = splat<F>(Limits<float>::kNone), least = splat<F>(kLeastDifference);
     const bool any = differences(team, first, s);
