@@ -10,21 +10,21 @@
 //               q_j(v) min(1, p_j(v) / q_j(v)) + R max(p_j(v) - q_j(v), 0) / R = p_j(v),
 //           R = 1 - sum min(p_j, q_j) = sum max(p_j - q_j, 0) being the probability of a rejection.
 //
-// block     (Sun et al. 2024, arXiv 2403.10444.) The ratio rule forgets by how much p exceeded q at an
-// accepted
-//           draft. Here a prefix keeps it, up to a whole:
-//               a_0 = 1,   a_j+1 = min(1, a_j p_j(x_j) / q_j(x_j))           a_j: reach of the first j drafts
-//           and the longest prefix that passes its test is accepted, tested from the end:
+// block     (Sun et al. 2024, arXiv 2403.10444.) The ratio rule forgets by how much p exceeded q at the
+//           drafts it accepted. Here a prefix keeps it, up to a whole:
+//               a_0 = 1,   a_j+1 = min(1, a_j p_j(x_j) / q_j(x_j))           the reach of the first j drafts
+//           and the longest prefix that passes its test, with probability h_j, is accepted:
 //               h_n = a_n,   h_j = S_j / (S_j + 1 - a_j),   S_j = sum max(a_j p_j - q_j, 0)
-//           then a token from the residual max(a_j p_j - q_j, 0), or from p_n behind all n. It is right
-//           because P(accepted >= j | x_0 .. x_j-1) = a_j. For j = n by definition; and if it holds for j +
-//           1, the probability that j + 1 or more pass is, over x_j from q_j,
+//           then comes a token from the residual max(a_j p_j - q_j, 0), or from p_n behind all n.
+//
+//           This is right because P(accepted >= j | x_0 .. x_j-1) = a_j. So it is for j = n by definition;
+//           and if it is for j + 1, then j + 1 or more are accepted, over x_j from q_j, with probability
 //               sum q_j min(1, a_j p_j / q_j) = sum min(a_j p_j, q_j) = a_j - S_j,
-//           so in all a_j - S_j + (1 - a_j + S_j) h_j = a_j. What comes out behind the prefix is v with
-//           min(a_j p_j(v), q_j(v)) as an accepted draft and max(a_j p_j(v) - q_j(v), 0) as a residual: a_j
-//           p_j(v) in all. a_j is never below the ratio rule's product of min(1, p / q): the expected length,
-//           the sum of the a_j, is no smaller. At n = 1 the two rules are one; if q_j is a point mass, S_j =
-//           a_j - a_j+1, and the two accept as much.
+//           and j or more with a_j - S_j + (1 - a_j + S_j) h_j = a_j. Behind the prefix stands token v with
+//               min(a_j p_j(v), q_j(v)) + max(a_j p_j(v) - q_j(v), 0) = a_j p_j(v),
+//           as a draft or as a residual. The expected length is the sum of the a_j, and a_j is never below
+//           the ratio rule's product of min(1, p / q). At n = 1 the two rules are one. If q_j is a point
+//           mass, S_j = a_j - a_j+1, and the two accept as much.
 //
 // Where a_j = 1, h_j is 1 for any S_j > 0; with S_j = 0 the test is never reached in exact arithmetic, and 1
 // stays right. A token without mass in p is never accepted, one without mass in q is if p has it.
@@ -35,34 +35,16 @@
 // *behind* the accepted ones too, so nothing a round has looked at may be looked at again: hence the key by
 // the round's first position, and the drafter needs noise that is fresh in each round as well.
 //
-// Numbers. Weights are fp32, w_v = exp(s_v - max s) on what the filters leave; masses are fixed point
-// (filter.h), so that sums are integers; a_j, h_j and the ratios are fp64 in a fixed order. The residual is
-// drawn by Gumbel-max over log(a_j p_j - q_j), each difference rounded in fp32. Nothing depends on the team.
+// a_j, h_j and the ratios are fp64 in a fixed order (density.h has the rest): nothing depends on the team.
 //
 // Passes over a row: its maximum, its filters, its mass: for p_j and q_j. The block rule adds one for S_j
 // where 0 < a_j < 1, the residual one over both rows; the token behind all n is drawn as by `sample`.
 #pragma once
 
-#include "d3d.h"
+#include "density.h"
 #include "penalties.h"
-#include "vocab.h"
 
 namespace d3d {  // plain data, the same for every instruction set
-
-enum class Source : int32_t { kLogits, kProbabilities, kPoint };
-
-// One row as a distribution: P(v) = weight(v) / sum of the weights.
-struct Density {
-  const void* data;
-  int32_t dtype;
-  int32_t vocab;
-  Source source;
-  int32_t point;       // the only token of kPoint
-  double temperature;  // what follows is for logits
-  double floor, top;   // what survives: as in Survivors
-  float min_p;
-  uint64_t mass;  // sum of the fixed-point weights
-};
 
 // What is known of draft j once its two rows have been read.
 struct ChainLink {
@@ -84,168 +66,6 @@ struct ChainScratch {
 }  // namespace d3d
 
 D3D_NAMESPACE_BEGIN
-
-constexpr double kMassOne = 0x1p40;
-constexpr float kLeastDifference = 0x1p-126f;  // log_positive takes normal numbers
-
-D3D_INLINE SamplingParams params_of(const d3d_sampling& s, int64_t request) {
-  return {s.temperature[request], s.top_k[request], s.top_p[request], s.min_p[request], s.seed[request]};
-}
-
-// act(logit type), chosen at run time.
-template <class Act>
-D3D_INLINE auto with_logit(int32_t dtype, Act act) {
-  switch (dtype) {
-    case D3D_F32:
-      return act(Float32{});
-    case D3D_BF16:
-      return act(BFloat16{});
-    case D3D_F16:
-      return act(Float16{});
-    default:
-      return act(Float64{});
-  }
-}
-
-D3D_INLINE const void* element(const void* data, int32_t dtype, int64_t index) {
-  return with_logit(dtype, [=](auto logit) D3D_INLINE_LAMBDA -> const void* {
-    return static_cast<const typename decltype(logit)::Bits*>(data) + index;
-  });
-}
-
-template <class Logit>
-D3D_INLINE Row<Logit> row_of(const Density& d) {
-  using Real = typename Row<Logit>::Real;
-  return {static_cast<const typename Logit::Bits*>(d.data), d.vocab, static_cast<Real>(d.temperature), -1};
-}
-
-D3D_INLINE Density point_density(int32_t vocab, int32_t token) {
-  return {nullptr, D3D_F32, vocab, Source::kPoint, token, 1, 0, 0, 0, static_cast<uint64_t>(kMassOne)};
-}
-
-// The weights of one tile; false if all of them are 0.
-template <class Team>
-D3D_PASS bool read_weights(Team& team, const Density& d, int32_t first, Tile<float, Team>& weights) {
-  using F = Pack<float, Team::kLanes>;
-  for (F& pack : weights.pack) pack = splat<F>(0.0f);
-  if (d.source == Source::kPoint) {
-    if (d.point < first || d.point >= first + Team::kTile) return false;
-    float values[Team::kTile] = {};
-    values[d.point - first] = 1;
-    for (int i = 0; i < weights.kPacks; ++i) weights.pack[i] = load<F>(values + i * Team::kLanes);
-    return true;
-  }
-  return with_logit(d.dtype, [&](auto logit) D3D_INLINE_LAMBDA {
-    using Real = typename Row<decltype(logit)>::Real;
-    using P = Pack<Real, Team::kLanes>;
-    Tile<Real, Team> s;
-    row_of<decltype(logit)>(d).read_raw(team, first, s);
-    if (d.source == Source::kProbabilities) {
-      if (!(tile_maximum(s) > 0)) return false;
-      make_comparable(s);
-      for (int i = 0; i < s.kPacks; ++i)
-        weights.pack[i] = convert<float>(smaller(larger(s.pack[i], splat<P>(0)), splat<P>(1)));
-      return true;
-    }
-    const Survivors<Real> survivors{static_cast<Real>(d.floor), static_cast<Real>(d.top), d.min_p};
-    const Real least = larger(survivors.floor, survivors.top - Real(29));  // e^-29 is 0 in fixed point
-    if (!(tile_maximum(s) >= least)) return false;
-    make_comparable(s);
-    const P top = splat<P>(survivors.top);
-    for (int i = 0; i < s.kPacks; ++i)
-      weights.pack[i] = survivors.keep(s.pack[i], relative_weight(s.pack[i], top));
-    return true;
-  });
-}
-
-// Reads a row for what Density holds; false if it offers nothing: then, as `sample` has it, token 0 is
-// certain.
-template <class Team>
-D3D_PASS bool measure(Team& team, Density& d, const SamplingParams& params, void* tokens,
-                      uint64_t* histogram) {
-  if (d.source == Source::kPoint) return true;
-  bool found = true;
-  if (d.source == Source::kLogits)
-    found = with_logit(d.dtype, [&](auto logit) {
-      using Real = typename Row<decltype(logit)>::Real;
-      const auto row = row_of<decltype(logit)>(d);
-      const Real top = row_maximum(team, row);
-      if (top == Limits<Real>::kNone) return false;
-      const auto survivors =
-          find_survivors(team, row, params, top, static_cast<Token<Real>*>(tokens), histogram);
-      d.floor = survivors.floor;
-      d.top = top;
-      d.min_p = survivors.min_p;
-      return true;
-    });
-  if (found) {
-    Pack<uint64_t, Team::kLanes> sum{};
-    Tile<float, Team> weights;
-    for (int32_t first = Team::kTile * team.rank(); first < d.vocab; first += Team::kTile * team.size())
-      if (read_weights(team, d, first, weights))
-        for (const auto& pack : weights.pack) sum += fixed_point(pack);
-    d.mass = team_sum(team, sum);
-  }
-  if (found && d.mass > 0) return true;
-  d = point_density(d.vocab, 0);
-  return false;
-}
-
-// P(token), the same on every rank.
-template <class Team>
-D3D_INLINE double probability(Team& team, const Density& d, int32_t token) {
-  const int32_t first = token / Team::kTile * Team::kTile;
-  Tile<float, Team> weights;
-  if (!read_weights(team, d, first, weights)) return 0;
-  float values[Team::kTile];
-  weights.store(values);
-  return static_cast<double>(fixed_point(values[token - first])) / static_cast<double>(d.mass);
-}
-
-// max(reach p_v - q_v, 0), and as a row of logits: s_v is its logarithm, which scan_row can draw from.
-struct Residual {
-  using Real = float;
-  Density p, q;
-  float p_scale, q_scale;
-  int32_t vocab;
-
-  D3D_INLINE Residual(const Density& target, const Density& drafter, double reach)
-      : p(target),
-        q(drafter),
-        p_scale(static_cast<float>(reach * kMassOne / static_cast<double>(p.mass))),
-        q_scale(static_cast<float>(kMassOne / static_cast<double>(q.mass))),
-        vocab(p.vocab) {}
-
-  // Two products and a difference, so that equal rows leave exactly nothing. False if nothing is left.
-  template <class Team>
-  D3D_INLINE bool differences(Team& team, int32_t first, Tile<float, Team>& left) const {
-    using F = Pack<float, Team::kLanes>;
-    if (!read_weights(team, p, first, left)) return false;
-    Tile<float, Team> taken;
-    read_weights(team, q, first, taken);
-    for (int i = 0; i < left.kPacks; ++i)
-      left.pack[i] = larger(left.pack[i] * p_scale - taken.pack[i] * q_scale, splat<F>(0.0f));
-    return tile_maximum(left) >= kLeastDifference;
-  }
-
-  template <class Team>
-  D3D_INLINE void read_raw(Team& team, int32_t first, Tile<float, Team>& s) const {
-    using F = Pack<float, Team::kLanes>;
-    const F none = splat<F>(Limits<float>::kNone), least = splat<F>(kLeastDifference);
-    const bool any = differences(team, first, s);
-    for (F& pack : s.pack) pack = any ? choose(pack >= least, log_positive(larger(pack, least)), none) : none;
-  }
-};
-
-template <class Team>
-D3D_PASS double residual_mass(Team& team, const Residual& residual) {
-  Pack<uint64_t, Team::kLanes> sum{};
-  Tile<float, Team> left;
-  for (int32_t first = Team::kTile * team.rank(); first < residual.vocab; first += Team::kTile * team.size())
-    if (residual.differences(team, first, left))
-      for (const auto& pack : left.pack) sum += fixed_point(pack);
-  return static_cast<double>(team_sum(team, sum)) / kMassOne;
-}
 
 // a_j+1 of a_j and the two probabilities of draft j.
 D3D_INLINE double carried(double reach, double p, double q) {
