@@ -33,13 +33,19 @@ def torch_sample(logits: Tensor, *, temperature: float, top_p: float = 1.0) -> T
     """Rows [R, V] -> ids [R] the usual way: argmax; or softmax and exponential noise; or sort, cut, then the same."""
     if temperature == 0:
         return logits.argmax(-1)
+    probabilities = torch_softmax(logits, temperature=temperature, top_p=top_p)
+    return (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)
+
+
+def torch_softmax(logits: Tensor, *, temperature: float, top_p: float = 1.0) -> Tensor:
+    """The filtered, tempered distribution: sort and cut if there is a top-p, softmax."""
     logits = logits.float() / temperature
     if top_p < 1:
         values, order = logits.sort(-1)
         below = values.softmax(-1).cumsum(-1) <= 1 - top_p
-        below[:, -1] = False
-        logits = values.masked_fill(below, -torch.inf).scatter(1, order, values.masked_fill(below, -torch.inf))
-    return (logits.softmax(-1) / torch.empty_like(logits).exponential_()).argmax(-1)
+        below[..., -1] = False
+        logits = values.masked_fill(below, -torch.inf).scatter(-1, order, values.masked_fill(below, -torch.inf))
+    return logits.softmax(-1)
 
 
 def agreeing_tree(logits: Tensor, sampling: dk.SamplingTensors, root_positions: Tensor, accepted: int) -> dk.DraftTree:

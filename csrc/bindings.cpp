@@ -52,6 +52,18 @@ void verify_tree(Arguments a) {
   finish(a, d3d_verify_tree_cpu, args);
 }
 
+void verify_chain(Arguments a) {
+  const d3d_verify_chain_args args{a.pointer<void>(),    a.integer<int32_t>(), a.integer<int32_t>(),
+                                   a.integer(),          a.integer<int32_t>(), a.integer<int32_t>(),
+                                   a.integer(),          a.integer(),          a.pointer<int64_t>(),
+                                   a.integer(),          a.pointer<void>(),    a.integer<int32_t>(),
+                                   a.integer<int32_t>(), a.integer(),          a.integer(),
+                                   a.sampling(),         a.pointer<int64_t>(), a.object<d3d_penalties>(),
+                                   a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(),
+                                   a.pointer<int32_t>()};
+  finish(a, d3d_verify_chain_cpu, args);
+}
+
 void select_outcome(Arguments a) {
   const d3d_select_outcome_args args{a.integer(),          a.integer<int32_t>(), a.integer<int32_t>(),
                                      a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(),
@@ -85,6 +97,7 @@ PyMethodDef ops[] = {method<sample>("sample"),
                      method<draft_candidates>("draft_candidates"),
                      method<build_tree>("build_tree"),
                      method<verify_tree>("verify_tree"),
+                     method<verify_chain>("verify_chain"),
                      method<select_outcome>("select_outcome"),
                      method<move_kv>("move_kv"),
                      {}};

@@ -10,6 +10,8 @@ from torch import Tensor
 from .types import Penalties, SamplingTensors
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}  # d3d_dtype
+CHAIN_RULES = {"coupled": 0, "ratio": 1, "block": 2}  # d3d_chain_rule
+DRAFT_KINDS = {"certain": 0, "logits": 1, "probabilities": 2}  # d3d_draft_kind
 NO_IDS = (0, 0, 0)  # address, stride, length
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, get_num_threads
 
 from . import _C
-from .addresses import DTYPES, id_lists, penalty_record, sampling_addresses
+from .addresses import CHAIN_RULES, DRAFT_KINDS, DTYPES, id_lists, penalty_record, sampling_addresses
 from .types import KVLayout, Penalties, SamplingTensors
 
 
@@ -151,6 +151,48 @@ def verify_tree(
         node_counts.data_ptr(),
         *sampling_addresses(sampling),
         root_positions.data_ptr(),
+        None if penalties is None else penalty_record(_C, penalties),
+        accepted_nodes.data_ptr(),
+        num_accepted.data_ptr(),
+        bonus_ids.data_ptr(),
+        status.data_ptr(),
+        get_num_threads(),
+    )
+
+
+def verify_chain(
+    target_logits: Tensor,
+    draft_ids: Tensor,
+    draft_rows: Tensor | None,
+    draft_kind: str,
+    rule: str,
+    sampling: SamplingTensors,
+    positions: Tensor,
+    penalties: Penalties | None,
+    accepted_nodes: Tensor,
+    num_accepted: Tensor,
+    bonus_ids: Tensor,
+    status: Tensor,
+) -> None:
+    batch, rows, vocab = target_logits.shape
+    request_stride, row_stride, _ = target_logits.stride()
+    drafter = (0, 0, DRAFT_KINDS[draft_kind], 0, 0)
+    if draft_rows is not None:
+        drafter = (draft_rows.data_ptr(), DTYPES[draft_rows.dtype], DRAFT_KINDS[draft_kind], *draft_rows.stride()[:2])
+    _C.verify_chain(
+        target_logits.data_ptr(),
+        DTYPES[target_logits.dtype],
+        vocab,
+        batch,
+        rows - 1,
+        CHAIN_RULES[rule],
+        request_stride,
+        row_stride,
+        draft_ids.data_ptr(),
+        draft_ids.stride(0),
+        *drafter,
+        *sampling_addresses(sampling),
+        positions.data_ptr(),
         None if penalties is None else penalty_record(_C, penalties),
         accepted_nodes.data_ptr(),
         num_accepted.data_ptr(),

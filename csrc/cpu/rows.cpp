@@ -4,8 +4,7 @@
 // whole program, and it might be the one that needs AVX-512.
 #include "rows.h"
 
-#include "d3d/penalties.h"
-#include "d3d/vocab.h"
+#include "d3d/chain.h"
 #include "team.h"
 
 D3D_NAMESPACE_BEGIN
@@ -19,12 +18,6 @@ namespace {
 using cpu::DraftOutput;
 using cpu::RowScratch;
 using cpu::RowTask;
-
-SamplingParams params_of(const RowTask& task) {
-  const d3d_sampling& s = *task.sampling;
-  const int64_t b = task.request;
-  return {s.temperature[b], s.top_k[b], s.top_p[b], s.min_p[b], s.seed[b]};
-}
 
 template <class Logit>
 Row<Logit> plain_row(const RowTask& task) {
@@ -49,7 +42,7 @@ auto with_row(const RowTask& task, const SamplingParams& params, const RowScratc
 
 template <class Logit>
 int32_t sample_as(const RowTask& task, const RowScratch& scratch) {
-  const SamplingParams params = params_of(task);
+  const SamplingParams params = params_of(*task.sampling, task.request);
   return with_row<Logit>(task, params, scratch, [&]<class AnyLogit>(const Row<AnyLogit>& row) {
     CpuTeam team;
     auto* tokens = static_cast<Token<typename Row<AnyLogit>::Real>*>(scratch.tokens);
@@ -59,7 +52,7 @@ int32_t sample_as(const RowTask& task, const RowScratch& scratch) {
 
 template <class Logit>
 void draft_as(const RowTask& task, const RowScratch& scratch, const DraftOutput& out) {
-  const SamplingParams params = params_of(task);
+  const SamplingParams params = params_of(*task.sampling, task.request);
   with_row<Logit>(task, params, scratch, [&]<class AnyLogit>(const Row<AnyLogit>& row) {
     CpuTeam team;
     auto* tokens = static_cast<Token<typename Row<AnyLogit>::Real>*>(scratch.tokens);
@@ -69,29 +62,24 @@ void draft_as(const RowTask& task, const RowScratch& scratch, const DraftOutput&
 }
 
 int32_t sample(const RowTask& task, const RowScratch& scratch) {
-  switch (task.dtype) {
-    case D3D_F32:
-      return sample_as<Float32>(task, scratch);
-    case D3D_BF16:
-      return sample_as<BFloat16>(task, scratch);
-    case D3D_F16:
-      return sample_as<Float16>(task, scratch);
-    default:
-      return sample_as<Float64>(task, scratch);
-  }
+  return with_logit(task.dtype, [&]<class Logit>(Logit) { return sample_as<Logit>(task, scratch); });
 }
 
 void draft(const RowTask& task, const RowScratch& scratch, const DraftOutput& out) {
-  switch (task.dtype) {
-    case D3D_F32:
-      return draft_as<Float32>(task, scratch, out);
-    case D3D_BF16:
-      return draft_as<BFloat16>(task, scratch, out);
-    case D3D_F16:
-      return draft_as<Float16>(task, scratch, out);
-    default:
-      return draft_as<Float64>(task, scratch, out);
-  }
+  with_logit(task.dtype, [&]<class Logit>(Logit) { draft_as<Logit>(task, scratch, out); });
+}
+
+void read_link(const d3d_verify_chain_args& args, int64_t request, int32_t draft,
+               const ChainScratch& scratch) {
+  CpuTeam team;
+  Chain<CpuTeam> chain(team, args, request, scratch);
+  if (!chain.coupled() && draft < chain.num_drafts()) chain.read_link(draft);
+}
+
+void verify_chain(const d3d_verify_chain_args& args, int64_t request, const ChainScratch& scratch,
+                  bool links_read) {
+  CpuTeam team;
+  Chain<CpuTeam>(team, args, request, scratch).verify(links_read);
 }
 
 }  // namespace
@@ -102,6 +90,7 @@ namespace d3d::cpu {
 
 #define D3D_TEXT_OF(name) #name
 #define D3D_TEXT(name) D3D_TEXT_OF(name)
-const RowKernels D3D_ROWS{D3D_TEXT(D3D_TARGET), D3D_TARGET::sample, D3D_TARGET::draft};
+const RowKernels D3D_ROWS{D3D_TEXT(D3D_TARGET), D3D_TARGET::sample, D3D_TARGET::draft, D3D_TARGET::read_link,
+                          D3D_TARGET::verify_chain};
 
 }  // namespace d3d::cpu

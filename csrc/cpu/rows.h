@@ -5,6 +5,10 @@
 
 #include "d3d.h"
 
+namespace d3d {
+struct ChainScratch;
+}
+
 namespace d3d::cpu {
 
 // One row and whose it is. The request id has been checked.
@@ -47,6 +51,9 @@ struct RowKernels {
   const char* level;
   int32_t (*sample)(const RowTask&, const RowScratch&);  // the token, -1: no finite logit
   void (*draft)(const RowTask&, const RowScratch&, const DraftOutput&);
+  // Reads what there is to know of one draft, or does nothing if the chain does not get there.
+  void (*read_link)(const d3d_verify_chain_args&, int64_t request, int32_t draft, const ChainScratch&);
+  void (*verify_chain)(const d3d_verify_chain_args&, int64_t request, const ChainScratch&, bool links_read);
 };
 
 extern const RowKernels kRowsBaseline;

@@ -158,6 +158,40 @@ typedef struct d3d_verify_tree_args {
   int32_t* status;         /* [B] out */
 } d3d_verify_tree_args;
 
+typedef enum d3d_chain_rule { D3D_RULE_COUPLED = 0, D3D_RULE_RATIO = 1, D3D_RULE_BLOCK = 2 } d3d_chain_rule;
+
+typedef enum d3d_draft_kind {
+  D3D_DRAFT_CERTAIN = 0,      /* q is a point mass at each draft; draft_rows is not read */
+  D3D_DRAFT_LOGITS = 1,       /* q: the request's temperature and filters over these, no penalties */
+  D3D_DRAFT_PROBABILITIES = 2 /* q: these, each taken into [0, 1] (NaN: 0), over their sum */
+} d3d_draft_kind;
+
+/* The verdict on one drafted continuation a request; d3d/chain.h has the rules. */
+typedef struct d3d_verify_chain_args {
+  const void* target_logits; /* [B, n + 1, V], last dimension dense */
+  int32_t dtype;
+  int32_t vocab;
+  int64_t num_requests;
+  int32_t num_drafts; /* n */
+  int32_t rule;       /* d3d_chain_rule */
+  int64_t request_stride;
+  int64_t row_stride;
+  const int64_t* draft_ids; /* [B, n]; the first id outside [0, V) ends a chain */
+  int64_t draft_ids_stride;
+  const void* draft_rows; /* [B, n, V], last dimension dense; not read under the coupled rule */
+  int32_t draft_dtype;
+  int32_t draft_kind; /* d3d_draft_kind */
+  int64_t draft_request_stride;
+  int64_t draft_row_stride;
+  d3d_sampling sampling;
+  const int64_t* positions;       /* [B] of the first drafted token */
+  const d3d_penalties* penalties; /* of the target's rows; row j sees the first j drafts as output */
+  int32_t* accepted_nodes;        /* [B, n + 1] out: 1, 2, .. num_accepted, then -1 */
+  int32_t* num_accepted;          /* [B] out */
+  int64_t* bonus_ids;             /* [B] out */
+  int32_t* status;                /* [B] out */
+} d3d_verify_chain_args;
+
 /* The first outcome (last accepted node, bonus token) that came true, or -1. */
 typedef struct d3d_select_outcome_args {
   int64_t num_requests;
@@ -199,6 +233,7 @@ int d3d_sample_cpu(const d3d_sample_args* args, int num_threads);
 int d3d_draft_candidates_cpu(const d3d_draft_args* args, int num_threads);
 int d3d_build_tree_cpu(const d3d_build_tree_args* args, int num_threads);
 int d3d_verify_tree_cpu(const d3d_verify_tree_args* args, int num_threads);
+int d3d_verify_chain_cpu(const d3d_verify_chain_args* args, int num_threads);
 int d3d_select_outcome_cpu(const d3d_select_outcome_args* args, int num_threads);
 int d3d_move_kv_cpu(const d3d_move_kv_args* args, int num_threads);
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-GUMBEL = 0  # purpose: the noise of the sampler
+# Purposes. The sampler's noise, which the drafter shares; whether verify_chain accepts a draft; the token behind.
+GUMBEL, ACCEPTANCE, RESIDUAL = 0, 1, 2
 MASK = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -51,15 +52,19 @@ def gumbel(u: Tensor) -> Tensor:
     return (-torch.log(-torch.log1p(-u.double()))).float()
 
 
-def gumbel_noise(seeds: Tensor, positions: Tensor, vocab: int) -> Tensor:
-    """G(seed, position, v) for v in [0, vocab). seeds[R] i64, positions[R] i64 -> [R, vocab] f32."""
-    block = torch.arange((vocab + 3) // 4, device=seeds.device)[None, :]
+def words(seeds: Tensor, positions: Tensor, count: int, purpose: int) -> Tensor:
+    """The first ``count`` words of each (seed, position, purpose). seeds[R], positions[R] i64 -> [R, count]."""
+    block = torch.arange((count + 3) // 4, device=seeds.device)[None, :]
     zero = torch.zeros_like(block)
     position_low, position_high = (half[:, None] for half in halves(positions))
     key_low, key_high = (half[:, None] for half in halves(seeds))
     lanes = philox4x32(
-        (position_low + zero, position_high + zero, block + 0 * position_low, zero + GUMBEL),
+        (position_low + zero, position_high + zero, block + 0 * position_low, zero + purpose),
         (key_low, key_high),
     )
-    words = torch.stack(lanes, dim=-1).flatten(1)[:, :vocab]  # token v is lane v % 4 of block v // 4
-    return gumbel(uniform(words))
+    return torch.stack(lanes, dim=-1).flatten(1)[:, :count]  # word v is lane v % 4 of block v // 4
+
+
+def gumbel_noise(seeds: Tensor, positions: Tensor, vocab: int, purpose: int = GUMBEL) -> Tensor:
+    """G(seed, position, v) for v in [0, vocab). seeds[R] i64, positions[R] i64 -> [R, vocab] f32."""
+    return gumbel(uniform(words(seeds, positions, vocab, purpose)))

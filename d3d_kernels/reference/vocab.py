@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..types import Penalties, SamplingTensors
-from .philox import gumbel_noise
+from .philox import GUMBEL, gumbel_noise
 
 GREEDY_BELOW = 1e-5
 MASS_ONE = 2.0**40  # fixed-point 1.0; V < 2^22 keeps a row's sum below 2^63
@@ -38,6 +38,7 @@ def read_rows(
     request_ids: Tensor | None,
     penalties: Penalties | None,
     excluded_id: int = -1,
+    purpose: int = GUMBEL,
 ) -> Rows:
     """logits[R,V] and positions[R]; row r belongs to request request_ids[r], or r.
 
@@ -59,7 +60,7 @@ def read_rows(
     tempered = _bounded(rows / temperature[:, None])
     keep = greedy[:, None] | _filter(tempered, sampling)
     tempered = torch.where(keep, tempered, -torch.inf)
-    noise = gumbel_noise(sampling.seed, positions, rows.shape[1])
+    noise = gumbel_noise(sampling.seed, positions, rows.shape[1], purpose)
     return Rows(torch.where(greedy[:, None], tempered, tempered + noise), tempered, greedy)
 
 

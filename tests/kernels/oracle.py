@@ -34,10 +34,15 @@ def philox(counter: Sequence[int], key: Sequence[int]) -> list[int]:
     return c
 
 
-def noise(seed: int, position: int, token: int) -> np.float32:
+def draw(seed: int, position: int, index: int, purpose: int) -> int:
+    """The 32-bit word of a counter."""
     seed, position = seed % 2**64, position % 2**64
-    words = philox((position % WORD, position // WORD, token // 4, 0), (seed % WORD, seed // WORD))
-    r = float(np.float32(words[token % 4]))
+    words = philox((position % WORD, position // WORD, index // 4, purpose), (seed % WORD, seed // WORD))
+    return words[index % 4]
+
+
+def noise(seed: int, position: int, token: int, purpose: int = 0) -> np.float32:
+    r = float(np.float32(draw(seed, position, token, purpose)))
     u = float(min(np.float32(r / WORD + 0.5 / WORD), np.float32(1 - 2**-24)))
     return np.float32(-math.log(-math.log1p(-u)))
 

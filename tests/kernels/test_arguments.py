@@ -85,6 +85,7 @@ CORRECT: dict[str, Callable[[], dict]] = {
         "draft_logits": None,
         "sampling": dk.SamplingTensors.full(B),
         "positions": i64(B),
+        "rule": "ratio",
         "out": dk.Verdict.empty(B, N),
     },
     "select_outcome": lambda: {
@@ -198,8 +199,27 @@ WRONG = {
     ],
     "verify_chain": [
         ("draft_ids", i64(B, N), ValueError, r"draft_ids: expected shape \(2, 3\), got \(2, 4\)"),
-        ("rule", "ratio", ValueError, "rule: 'ratio' is not available yet"),
-        ("rule", "lenient", ValueError, "rule: 'lenient' is unknown"),
+        ("target_logits", torch.zeros(B, V), ValueError, "target_logits: expected 3 dimensions"),
+        ("target_logits", torch.zeros(B, 0, V), ValueError, "target_logits: expected at least one row a request"),
+        ("rule", "lenient", ValueError, "rule: expected one of coupled, ratio, block, got 'lenient'"),
+        (
+            "draft_logits",
+            torch.zeros(B, N, V),
+            ValueError,
+            r"draft_logits: expected shape \(2, 3, 40\), got \(2, 4, 40\)",
+        ),
+        ("draft_logits", i32(B, N - 1, V), TypeError, "draft_logits: expected float32"),
+        ("draft_logits", torch.zeros(B, N - 1, V, device=META), ValueError, "draft_logits: expected device cpu"),
+        ("draft_probs", torch.zeros(V), ValueError, "draft_probs: expected 3 dimensions"),
+        (
+            "draft_probs",
+            lambda arguments: arguments.update(draft_logits=torch.zeros(B, N - 1, V)) or torch.zeros(B, N - 1, V),
+            ValueError,
+            "draft_probs: expected either draft_logits or draft_probs, got both",
+        ),
+        ("positions", i32(B), TypeError, "positions: expected torch.int64"),
+        ("penalties", dk.Penalties(presence=torch.zeros(3)), ValueError, "penalties: expected sizes B = 2"),
+        ("out", dk.Verdict.empty(B, N - 1), ValueError, "out: expected sizes B = 2, N = 4, got B = 2, N = 3"),
     ],
     "select_outcome": [
         ("verdict", None, TypeError, "verdict: expected Verdict"),

@@ -191,21 +191,32 @@ def _assert_verdicts_agree(got: dk.Verdict, arguments) -> None:
         assert (row[tokens[0]] - row[tokens[1]]).abs() < 1e-5, f"request {b}: {mine} instead of {theirs}"
 
 
-@dtypes
+@kinds_of_rows
 @penalised
-def test_verify_chain(on: Target, dtype, penalised) -> None:
-    g = cases.generator("chain", dtype, penalised)
-    batch, drafts, vocab = 26, 6, 5
-    logits = cases.logits(batch, drafts + 1, vocab, g=g, dtype=dtype, stride="padded")
+@pytest.mark.parametrize("rule", ["coupled", "ratio", "block"])
+def test_verify_chain(on: Target, dtype, stride, vocab, penalised, rule) -> None:
+    """Drafts that the drafter sampled among foreign ones; its rows in every dtype, as logits and as probabilities."""
+    g = cases.generator("chain", dtype, stride, vocab, penalised)
+    batch, drafts = 26, 5
+    logits = cases.logits(batch, drafts + 1, vocab, g=g, dtype=dtype, stride=stride)
     sampling, positions = cases.sampling(batch, g), cases.positions(batch, g)
     penalties = cases.penalties(batch, vocab, g) if penalised else None
+    drafter_dtype = cases.DTYPES[(cases.DTYPES.index(dtype) + vocab) % len(cases.DTYPES)]
+    rows = cases.logits(batch, drafts, vocab, g=g, dtype=drafter_dtype, stride=stride)
+    near = torch.rand(batch, 1, 1, generator=g) < 0.8
+    rows.copy_(torch.where(near, logits[:, :drafts] + torch.randn(batch, drafts, vocab, generator=g) / 2, rows))
     draft_ids = torch.randint(-1, vocab, (batch, drafts), generator=g)
-    got = call(on, "verify_chain", logits, draft_ids, None, sampling, positions, penalties=penalties)
-    expected = dk.verify_chain(logits, draft_ids, None, sampling, positions, penalties=penalties, backend="reference")
-    assert_same(got, expected)
-    for b in range(batch):
-        count = int(got.num_accepted[b])
-        assert got.accepted_nodes[b].tolist() == [*range(1, count + 1), *[-1] * (drafts + 1 - count)]
+    for j in range(drafts):
+        own = torch.rand(batch, generator=g) < 0.9
+        draft_ids[own, j] = dk.sample(rows[:, j], sampling, positions + j, backend="reference")[own]
+    sources = [(None, None)] if rule == "coupled" else [(None, None), (rows, None), (None, rows.sigmoid())]
+    for draft_logits, draft_probs in sources:
+        arguments = (logits, draft_ids, draft_logits, sampling, positions, rule, penalties)
+        got = call(on, "verify_chain", *arguments, draft_probs=draft_probs)
+        assert_same(got, dk.verify_chain(*arguments, draft_probs=draft_probs, backend="reference"))
+        for b in range(batch):
+            count = int(got.num_accepted[b])
+            assert got.accepted_nodes[b].tolist() == [*range(1, count + 1), *[-1] * (drafts + 1 - count)]
 
 
 @pytest.mark.parametrize("length", [0, 1, 4])

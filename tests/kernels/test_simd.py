@@ -31,7 +31,11 @@ def digest() -> str:
                 sampled = dk.sample(logits[:, 0], sampling, positions, None, penalties, backend="cpu")
                 tree = cases.random_trees(13, 3, vocab, g)
                 verdict = dk.verify_tree(logits, tree, sampling, positions, penalties, backend="cpu")
-                for t in tensors_in((drafted, sampled, verdict)):
+                chain = logits, tree.token_ids[:, 1:], logits[:, 1:], sampling, positions
+                chains = tuple(
+                    dk.verify_chain(*chain, rule, penalties, backend="cpu") for rule in ("coupled", "ratio", "block")
+                )
+                for t in tensors_in((drafted, sampled, verdict, *chains)):
                     found.update(as_bytes(t).numpy())
     return found.hexdigest()
 

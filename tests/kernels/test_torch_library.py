@@ -36,6 +36,7 @@ def flat_arguments() -> dict[str, tuple]:
         "draft_candidates": (drafts, k, *sampling, positions, None, 0.5, -1),
         "build_tree": (positions, *candidates, nodes, 3, None, torch.tensor([5])),
         "verify_tree": (logits, None, *tree, *sampling, positions, *penalties),
+        "verify_chain": (logits, tree[0][:, 1:], logits[:, 1:].bfloat16(), *sampling, positions, "block"),
         "select_outcome": (*verdict, *outcomes),
         "move_kv": (cache[:2], cache[2:], "NHD", [], [], slots, slots - 1, counts),
     }
@@ -46,7 +47,9 @@ def test_opcheck(op: str) -> None:
     torch.library.opcheck(getattr(torch.ops.d3d, op).default, flat_arguments()[op], test_utils=OPCHECKS)
 
 
-@pytest.mark.parametrize("op", ["sample", "draft_candidates", "build_tree", "verify_tree", "select_outcome"])
+@pytest.mark.parametrize(
+    "op", ["sample", "draft_candidates", "build_tree", "verify_tree", "verify_chain", "select_outcome"]
+)
 def test_the_registered_op_is_the_public_one(op: str) -> None:
     """Called through torch.ops, traced, and called directly: the same bits."""
     arguments = CORRECT[op]()

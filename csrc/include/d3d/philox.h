@@ -17,7 +17,11 @@
 
 D3D_NAMESPACE_BEGIN
 
-enum class Purpose : uint32_t { kGumbel = 0 };
+enum class Purpose : uint32_t {
+  kGumbel = 0,      // the sampler's, which the drafter shares
+  kAcceptance = 1,  // verify_chain: whether a draft is accepted
+  kResidual = 2     // verify_chain: the token behind the last accepted draft
+};
 
 // What identifies the noise of one row.
 struct Noise {

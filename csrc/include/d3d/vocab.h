@@ -163,13 +163,14 @@ D3D_PASS Real scan_row(Team& team, const Row& row, const Noise& noise, const Sur
 // The k-th largest value, or the lowest if there are fewer. A team that can affords a heap of k: one quick
 // scan.
 template <class Team, class Row>
-D3D_INLINE typename Row::Real kth_largest(Team& team, const Row& row, const Noise& noise, int32_t k,
+D3D_INLINE typename Row::Real kth_largest(Team& team, const Row& row, int32_t k,
                                           Token<typename Row::Real>* tokens, uint64_t* histogram) {
   using Real = typename Row::Real;
   if constexpr (Team::kHeapLimit > 0) {
     if (k <= Team::kHeapLimit) {
       BestTokens<Real> sink{tokens, k};
-      scan_row<false>(team, row, noise, Survivors<Real>{Limits<Real>::kLowest, Real(0), 0.0f}, sink);
+      const Noise unused(0, 0, Purpose::kGumbel);
+      scan_row<false>(team, row, unused, Survivors<Real>{Limits<Real>::kLowest, Real(0), 0.0f}, sink);
       return larger(sink.bar(), Limits<Real>::kLowest);
     }
   }
@@ -217,10 +218,11 @@ D3D_INLINE Token<Real> team_best(Team& team, Token<Real> mine) {
 // y(t) of one row, or -1 if it has no finite logit. tokens: kHeapLimit places; histogram: kDigits words.
 template <class Team, class Row>
 D3D_PASS int32_t sample_row(Team& team, const Row& row, const SamplingParams& params, int64_t position,
-                            Token<typename Row::Real>* tokens, uint64_t* histogram) {
+                            Token<typename Row::Real>* tokens, uint64_t* histogram,
+                            Purpose use = Purpose::kGumbel) {
   using Real = typename Row::Real;
   using Mass = Pack<uint64_t, Team::kLanes>;
-  const Noise noise(params.seed, position, Purpose::kGumbel);
+  const Noise noise(params.seed, position, use);
   Survivors<Real> survivors{Limits<Real>::kLowest, Real(0), 0.0f};
   Token<Real> best;
   if (params.greedy()) {
@@ -229,7 +231,7 @@ D3D_PASS int32_t sample_row(Team& team, const Row& row, const SamplingParams& pa
     best = team_best(team, sink.best);
   } else {
     if (params.filters_k(row.vocab))
-      survivors.floor = kth_largest(team, row, noise, params.top_k, tokens, histogram);
+      survivors.floor = kth_largest(team, row, params.top_k, tokens, histogram);
     const Real lowest = survivors.floor;  // of what top-k left
     if (params.filters_min()) {
       survivors.top = row_maximum(team, row);
@@ -253,6 +255,18 @@ D3D_PASS int32_t sample_row(Team& team, const Row& row, const SamplingParams& pa
   return best.id == INT32_MAX ? -1 : best.id;
 }
 
+// What the filters leave of a row whose maximum is `top`; without top-p and min-p the maximum is not used.
+template <class Team, class Row, class Real>
+D3D_INLINE Survivors<Real> find_survivors(Team& team, const Row& row, const SamplingParams& params, Real top,
+                                          Token<Real>* tokens, uint64_t* histogram) {
+  Survivors<Real> survivors{Limits<Real>::kLowest, top, 0.0f};
+  if (params.filters_k(row.vocab)) survivors.floor = kth_largest(team, row, params.top_k, tokens, histogram);
+  if (params.filters_p())
+    survivors.floor = top_p_cut(team, row, survivors.floor, histogram, params.top_p, top);
+  if (params.filters_min()) survivors.min_p = params.min_p;
+  return survivors;
+}
+
 // K candidates of one drafted position. tokens: K places for each rank, and kHeapLimit at least.
 // Missing candidates are -1, -inf, -inf.
 template <class Team, class Row>
@@ -268,12 +282,9 @@ D3D_PASS void draft_row(Team& team, const Row& row, const SamplingParams& params
   if (params.greedy()) {
     top = scan_row<false>(team, row, noise, survivors, sink);
   } else {
-    if (params.filters_k(row.vocab))
-      survivors.floor = kth_largest(team, row, noise, params.top_k, tokens, histogram);
-    if (params.filters_p() || params.filters_min()) survivors.top = row_maximum(team, row);
-    if (params.filters_p())
-      survivors.floor = top_p_cut(team, row, survivors.floor, histogram, params.top_p, survivors.top);
-    if (params.filters_min()) survivors.min_p = params.min_p;
+    const bool weighs = params.filters_p() || params.filters_min();
+    const Real maximum = weighs ? row_maximum(team, row) : Real(0);
+    survivors = find_survivors(team, row, params, maximum, tokens, histogram);
     top = scan_row<true>(team, row, noise, survivors, sink);
   }
   sink.sort();
