@@ -165,7 +165,7 @@ inline d3d_frontier_args frontier_args(Arguments& a) {
           a.integer(),          a.pointer<int64_t>(), a.pointer<int32_t>(), a.pointer<int32_t>(),
           a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(), a.pointer<int64_t>(),
           a.pointer<void>(),    a.integer<int32_t>(), a.integer(),          a.integer(),
-          a.integer(),          a.pointer<int64_t>(), a.pointer<int64_t>(), a.pointer<int64_t>(),
+          a.integer<int32_t>(), a.pointer<int64_t>(), a.pointer<int64_t>(), a.pointer<int64_t>(),
           a.pointer<int32_t>(), a.pointer<int64_t>(), a.pointer<int32_t>()};
 }
 

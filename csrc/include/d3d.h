@@ -221,7 +221,7 @@ typedef struct d3d_frontier_args {
   int32_t page_id_bytes;         /* 4 or 8 */
   int64_t page_table_stride;     /* from one request to the next */
   int64_t num_pages;             /* P */
-  int64_t page_size;
+  int32_t page_size;
   int64_t* row_token_ids;   /* [B, Q] out */
   int64_t* row_positions;   /* [B, Q] out */
   int64_t* row_slots;       /* [B, Q] out */

@@ -46,7 +46,7 @@ def frontier_inputs(
 
     logical = root + 1 + torch.arange(rows, device=device)
     width = page_table.shape[1]
-    paged = exists & (logical >= 0) & (logical < width * page_size)
+    paged = exists & (root >= 0) & (logical < width * page_size)
     row_slots.fill_(-1)
     if width:
         page = page_table.gather(1, (logical // page_size).clamp(0, width - 1)).long()

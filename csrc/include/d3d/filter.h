@@ -39,6 +39,30 @@ D3D_INLINE Rebind<F, uint64_t> fixed_point(F weight) {
 #endif
 }
 
+// Adds up fixed_point(relative_weight(s, top)) of whole packs, in two thirds of the instructions: 2^40 comes
+// with the exponent, what underflows rounds to nothing by itself, and the 2^52 of a pack is taken off at the
+// end.
+template <class Real, int kLanes>
+struct RowMass {
+  using Mass = Pack<uint64_t, kLanes>;
+  Mass sum{};
+  uint64_t packs = 0;
+
+  D3D_INLINE void add(Pack<Real, kLanes> s, Real top) {
+    using F = Pack<float, kLanes>;
+    const F x = larger(convert<float>(s - splat<Pack<Real, kLanes>>(top)), splat<F>(-87.0f));  // NaN: -87
+    const F weight = exp_shifted<40>(x);
+#if defined(__CUDA_ARCH__)
+    sum += __float2ull_rn(weight);
+#else
+    sum += bits_as<Mass>(convert<double>(weight) + 0x1p52);
+    ++packs;
+#endif
+  }
+
+  D3D_INLINE Mass total() const { return sum - splat<Mass>(packs * bits_as<uint64_t>(0x1p52)); }
+};
+
 template <class Real>
 using KeyOf = std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t>;
 

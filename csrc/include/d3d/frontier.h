@@ -19,6 +19,8 @@ D3D_NAMESPACE_BEGIN
 struct Frontier {
   const d3d_frontier_args& args;
   int64_t request, root, rows, words, tree_words;
+  int64_t first_page;     // page and
+  uint32_t first_offset;  // offset of row 0
   int32_t nodes;
 
   D3D_INLINE Frontier(const d3d_frontier_args& a, int64_t b)
@@ -28,15 +30,19 @@ struct Frontier {
         rows(a.num_nodes - 1 + static_cast<int64_t>(a.num_outcomes) * a.block_size),
         words((rows + 31) / 32),
         tree_words((a.num_nodes + 31) / 32),
+        first_page((root + 1) / a.page_size),
+        first_offset(static_cast<uint32_t>((root + 1) % a.page_size)),
         nodes(smaller(a.node_counts[b], a.num_nodes)) {}
 
-  // -1: that slot has no page.
-  D3D_INLINE int64_t slot_of(int64_t logical) const {
-    if (logical < 0 || logical / args.page_size >= args.num_pages) return -1;
-    const int64_t entry = request * args.page_table_stride + logical / args.page_size;
+  // Of the row's logical slot; -1: it has no page. 32-bit divisions, since there is one a row.
+  D3D_INLINE int64_t slot_of(int64_t row) const {
+    const uint32_t offset = first_offset + static_cast<uint32_t>(row), size = args.page_size;
+    const int64_t index = first_page + offset / size;
+    if (root < 0 || index >= args.num_pages) return -1;
+    const int64_t entry = request * args.page_table_stride + index;
     const int64_t page = args.page_id_bytes == 4 ? static_cast<const int32_t*>(args.page_table)[entry]
                                                  : static_cast<const int64_t*>(args.page_table)[entry];
-    return page < 0 ? -1 : page * args.page_size + logical % args.page_size;
+    return page < 0 ? -1 : page * size + offset % size;
   }
 
   // A row that sees what `node` sees, and the rows [low, high).
@@ -45,7 +51,7 @@ struct Frontier {
     const int64_t at = request * rows + row;
     args.row_token_ids[at] = exists && token >= 0 ? token : 0;
     args.row_positions[at] = exists ? root + depth : 0;
-    args.row_slots[at] = exists ? slot_of(root + 1 + row) : -1;
+    args.row_slots[at] = exists ? slot_of(row) : -1;
 
     int32_t* mask = args.row_mask_bits + at * words;
     const int32_t* tree = args.mask_bits + (request * args.num_nodes + node) * tree_words;
@@ -73,7 +79,8 @@ D3D_INLINE void frontier_request(Team& team, const d3d_frontier_args& args, int6
                      args.depths[first_node + node], node, 0, 0);
       continue;
     }
-    const int64_t branch = (row - first_row) / args.block_size, offset = (row - first_row) % args.block_size;
+    const uint32_t behind = static_cast<uint32_t>(row - first_row), size = args.block_size;
+    const int64_t branch = behind / size, offset = behind % size;
     const int32_t parent = args.outcome_parents[first_outcome + branch];
     const int64_t token = args.outcome_token_ids[first_outcome + branch];
     const bool exists = parent >= 0 && parent < frontier.nodes && token >= 0;
