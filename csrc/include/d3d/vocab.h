@@ -218,7 +218,7 @@ D3D_PASS uint64_t row_mass(Team& team, const Row& row, Real top) {
     row.read(team, first, s);
     for (int i = 0; i < s.kPacks; ++i) mass.add(s.pack[i], top);
   }
-  return team_sum(team, mass.total());
+  return team.reduce(mass.total(), [](uint64_t a, uint64_t b) { return a + b; });
 }
 
 // The mass of what survives.
