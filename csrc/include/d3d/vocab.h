@@ -215,7 +215,7 @@ D3D_PASS uint64_t row_mass(Team& team, const Row& row, Real top) {
   RowMass<Real, Team::kLanes> mass;
   for (int32_t first = Team::kTile * team.rank(); first < row.vocab; first += Team::kTile * team.size()) {
     Tile<Real, Team> s;
-    row.read(team, first, s);
+    row.read_raw(team, first, s);
     for (int i = 0; i < s.kPacks; ++i) mass.add(s.pack[i], top);
   }
   return team.reduce(mass.total(), [](uint64_t a, uint64_t b) { return a + b; });
