@@ -209,11 +209,13 @@ D3D_INLINE uint64_t team_sum(Team& team, P mine) {
   return team.reduce(fold_lanes(mine, add), add);
 }
 
-// The mass of a whole row.
+// The mass of a whole row, read from its end: that is what a scan has just left in the cache.
 template <class Team, class Row, class Real>
 D3D_PASS uint64_t row_mass(Team& team, const Row& row, Real top) {
+  constexpr int kTile = Team::kTile;
   RowMass<Real, Team::kLanes> mass;
-  for (int32_t first = Team::kTile * team.rank(); first < row.vocab; first += Team::kTile * team.size()) {
+  const int32_t step = kTile * team.size(), own = row.vocab - kTile * team.rank();
+  for (int32_t first = row.vocab - own + (own - 1) / step * step; own > 0 && first >= 0; first -= step) {
     Tile<Real, Team> s;
     row.read_raw(team, first, s);
     for (int i = 0; i < s.kPacks; ++i) mass.add(s.pack[i], top);
