@@ -218,6 +218,9 @@ D3D_PASS uint64_t row_mass(Team& team, const Row& row, Real top) {
   for (int32_t first = row.vocab - own + (own - 1) / step * step; own > 0 && first >= 0; first -= step) {
     Tile<Real, Team> s;
     row.read_raw(team, first, s);
+#if !defined(__CUDACC__)
+  #pragma GCC unroll 1  // four packs side by side, with their constants and sums, would not fit the registers
+#endif
     for (int i = 0; i < s.kPacks; ++i) mass.add(s.pack[i], top);
   }
   return team.reduce(mass.total(), [](uint64_t a, uint64_t b) { return a + b; });
