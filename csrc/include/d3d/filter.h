@@ -39,10 +39,9 @@ D3D_INLINE Rebind<F, uint64_t> fixed_point(F weight) {
 #endif
 }
 
-// Adds up fixed_point(relative_weight(s, top)) of whole packs, comparable or not, in 32-bit lanes. A weight
-// is split exactly, as round(2^17 w) and the rounded rest in units of 2^-40, at most 2^22; adding 3 * 2^22
-// leaves either integer in the low bits of its float. Lanes wrap around, and the true sums of kFlush packs
-// fit.
+// Adds up fixed_point(relative_weight(s, top)) of whole packs in 32-bit lanes. A weight is split exactly, as
+// round(2^17 w) and the rounded rest in units of 2^-40, at most 2^22; adding 3 * 2^22 leaves either integer
+// in the low bits of its float. Lanes wrap around, and the true sums of kFlush packs fit.
 template <class Real, int kLanes>
 struct RowMass {
   using F = Pack<float, kLanes>;
@@ -55,8 +54,7 @@ struct RowMass {
 
   D3D_INLINE void add(Pack<Real, kLanes> s, Real top) {
     const float rounder = 0x1.8p23f;
-    const F gap = convert<float>(s - splat<Pack<Real, kLanes>>(top));
-    const F x = smaller(larger(gap, splat<F>(-87.0f)), splat<F>(0.0f));  // NaN: -87; +inf is the maximum
+    const F x = larger(convert<float>(s - splat<Pack<Real, kLanes>>(top)), splat<F>(-87.0f));  // NaN: -87
     const F weight = exp_shifted<0>(x);
     const F whole = fused(weight, 0x1p17f, rounder);
     const F rest = fused(whole - rounder, splat<F>(-0x1p-17f), weight);

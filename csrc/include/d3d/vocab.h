@@ -217,7 +217,7 @@ D3D_PASS uint64_t row_mass(Team& team, const Row& row, Real top) {
   const int32_t step = kTile * team.size(), own = row.vocab - kTile * team.rank();
   for (int32_t first = row.vocab - own + (own - 1) / step * step; own > 0 && first >= 0; first -= step) {
     Tile<Real, Team> s;
-    row.read_raw(team, first, s);
+    row.read(team, first, s);
 #if !defined(__CUDACC__)
   #pragma GCC unroll 1  // four packs side by side, with their constants and sums, would not fit the registers
 #endif
