@@ -19,6 +19,7 @@ struct RowTask {
   int64_t position;
   const int64_t* path;  // accepted tokens of a draft tree: part of the output so far
   int64_t path_length;
+  const void* next = nullptr;  // logits that the thread is likely to read next
 };
 
 // Memory of the calling thread that the kernels need.

@@ -69,9 +69,13 @@ bool draft_position(const d3d_draft_args& a, int64_t i, int64_t first) {
     }
     return true;
   }
-  const int64_t at = row * a.row_stride + slot * a.position_stride;
-  row_kernels().draft({offset(a.logits, a.dtype, at), a.dtype, a.vocab, a.mask_token_id, &a.sampling,
-                       a.penalties, request, a.positions[row] + first + slot, nullptr, 0},
+  const auto logits_of = [&](int64_t position) {
+    const int64_t b = position / a.num_positions, l = position % a.num_positions;
+    return offset(a.logits, a.dtype, b * a.row_stride + l * a.position_stride);
+  };
+  const void* next = i + 1 < a.num_rows * a.num_positions ? logits_of(i + 1) : nullptr;
+  row_kernels().draft({logits_of(i), a.dtype, a.vocab, a.mask_token_id, &a.sampling, a.penalties, request,
+                       a.positions[row] + first + slot, nullptr, 0, next},
                       scratch, out);
   return true;
 }

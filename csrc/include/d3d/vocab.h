@@ -209,7 +209,8 @@ D3D_INLINE uint64_t team_sum(Team& team, P mine) {
   return team.reduce(fold_lanes(mine, add), add);
 }
 
-// The mass of a whole row, read from its end: that is what a scan has just left in the cache.
+// The mass of a whole row, read from its end: that is what a scan has just left in the cache. This is the
+// part of drafting that computes, so memory is free to bring the next row.
 template <class Team, class Row, class Real>
 D3D_PASS uint64_t row_mass(Team& team, const Row& row, Real top) {
   constexpr int kTile = Team::kTile;
@@ -218,9 +219,7 @@ D3D_PASS uint64_t row_mass(Team& team, const Row& row, Real top) {
   for (int32_t first = row.vocab - own + (own - 1) / step * step; own > 0 && first >= 0; first -= step) {
     Tile<Real, Team> s;
     row.read(team, first, s);
-#if !defined(__CUDACC__)
-  #pragma GCC unroll 1  // four packs side by side, with their constants and sums, would not fit the registers
-#endif
+    row.prefetch_next(team, first);
     for (int i = 0; i < s.kPacks; ++i) mass.add(s.pack[i], top);
   }
   return team.reduce(mass.total(), [](uint64_t a, uint64_t b) { return a + b; });
