@@ -1,6 +1,6 @@
 """How candidates should be scored at T > 0: tau of the embedded pair under several definitions.
 
-    python -m bench.fit_beta --problems 24
+    python -m bench.fit_beta --problems 16 --temperatures 0.7 1.0
 
 Verification is lossless, so the text of a request does not depend on its drafts. It is generated once, the drafter runs
 once from every position of it, and every definition of the scores is then replayed on the same logits: the tree that it
@@ -105,10 +105,11 @@ def texts(engine: Engine, temperature: float, problems: int) -> list[Text]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--problems", type=int, default=24)
-    problems = parser.parse_args().problems
+    parser.add_argument("--problems", type=int, default=16)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.7, 1.0])
+    flags = parser.parse_args()
+    problems, temperatures = flags.problems, flags.temperatures
     engine = Engine(mode="autoregressive")
-    temperatures = (0.7, 1.0)
     sets = {t: texts(engine, t, problems) for t in temperatures}
     emitted = {t: sum(len(text.anchors) for text in sets[t]) for t in temperatures}
     sizes = " and ".join(f"{emitted[t]} tokens at T = {t}" for t in temperatures)
