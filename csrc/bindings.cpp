@@ -19,36 +19,22 @@ void sample(Arguments a) {
 }
 
 void draft_candidates(Arguments a) {
-  const d3d_draft_args args{a.pointer<void>(),    a.integer<int32_t>(),
-                            a.integer<int32_t>(), a.integer(),
-                            a.integer(),          a.integer(),
-                            a.integer(),          a.integer<int32_t>(),
-                            a.integer<int32_t>(), a.real(),
-                            a.sampling(),         a.pointer<int64_t>(),
-                            a.pointer<int32_t>(), a.object<d3d_penalties>(),
-                            a.pointer<int64_t>(), a.pointer<float>(),
-                            a.pointer<float>()};
+  const d3d_draft_args args = draft_args(a);
   finish(a, d3d_draft_candidates_cpu, args);
 }
 
 void build_tree(Arguments a) {
-  const d3d_build_tree_args args{a.integer(),          a.integer(),          a.integer<int32_t>(),
-                                 a.integer<int32_t>(), a.integer<int32_t>(), a.integer<int32_t>(),
-                                 a.pointer<int64_t>(), a.pointer<int64_t>(), a.pointer<float>(),
-                                 a.id_lists(),         a.pointer<int64_t>(), a.pointer<int32_t>(),
-                                 a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int32_t>(),
-                                 a.pointer<int32_t>(), a.pointer<int64_t>(), a.pointer<float>()};
+  const d3d_build_tree_args args = build_tree_args(a);
   finish(a, d3d_build_tree_cpu, args);
 }
 
+void draft_tree(Arguments a) {
+  const d3d_draft_tree_args args{draft_args(a), build_tree_args(a)};
+  finish(a, d3d_draft_tree_cpu, args);
+}
+
 void verify_tree(Arguments a) {
-  const d3d_verify_tree_args args{a.pointer<void>(),    a.integer<int32_t>(), a.integer<int32_t>(),
-                                  a.integer(),          a.integer<int32_t>(), a.integer(),
-                                  a.integer(),          a.pointer<int32_t>(), a.integer(),
-                                  a.pointer<int64_t>(), a.pointer<int32_t>(), a.pointer<int32_t>(),
-                                  a.sampling(),         a.pointer<int64_t>(), a.object<d3d_penalties>(),
-                                  a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(),
-                                  a.pointer<int32_t>()};
+  const d3d_verify_tree_args args = verify_tree_args(a);
   finish(a, d3d_verify_tree_cpu, args);
 }
 
@@ -65,10 +51,23 @@ void verify_chain(Arguments a) {
 }
 
 void select_outcome(Arguments a) {
-  const d3d_select_outcome_args args{a.integer(),          a.integer<int32_t>(), a.integer<int32_t>(),
-                                     a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(),
-                                     a.pointer<int32_t>(), a.pointer<int64_t>(), a.pointer<int32_t>()};
+  const d3d_select_outcome_args args = select_outcome_args(a);
   finish(a, d3d_select_outcome_cpu, args);
+}
+
+void frontier(Arguments a) {
+  const d3d_frontier_args args = frontier_args(a);
+  finish(a, d3d_frontier_cpu, args);
+}
+
+void dense_mask(Arguments a) {
+  const d3d_dense_mask_args args = dense_mask_args(a);
+  finish(a, d3d_dense_mask_cpu, args);
+}
+
+void packed_mask(Arguments a) {
+  const d3d_packed_mask_args args = packed_mask_args(a);
+  finish(a, d3d_packed_mask_cpu, args);
 }
 
 // The tensors of a cache, as a table that is made once.
@@ -96,9 +95,13 @@ void move_kv(Arguments a) {
 PyMethodDef ops[] = {method<sample>("sample"),
                      method<draft_candidates>("draft_candidates"),
                      method<build_tree>("build_tree"),
+                     method<draft_tree>("draft_tree"),
                      method<verify_tree>("verify_tree"),
                      method<verify_chain>("verify_chain"),
                      method<select_outcome>("select_outcome"),
+                     method<frontier>("frontier"),
+                     method<dense_mask>("dense_mask"),
+                     method<packed_mask>("packed_mask"),
                      method<move_kv>("move_kv"),
                      {}};
 

@@ -120,4 +120,71 @@ inline d3d_sample_args sample_args(Arguments& a) {
           a.pointer<int64_t>(), a.pointer<int32_t>(), a.pointer<void>()};
 }
 
+inline d3d_draft_args draft_args(Arguments& a) {
+  return {a.pointer<void>(),    a.integer<int32_t>(),
+          a.integer<int32_t>(), a.integer(),
+          a.integer(),          a.integer(),
+          a.integer(),          a.integer<int32_t>(),
+          a.integer<int32_t>(), a.real(),
+          a.sampling(),         a.pointer<int64_t>(),
+          a.pointer<int32_t>(), a.object<d3d_penalties>(),
+          a.pointer<int64_t>(), a.pointer<float>(),
+          a.pointer<float>()};
+}
+
+inline d3d_build_tree_args build_tree_args(Arguments& a) {
+  return {a.integer(),          a.integer(),          a.integer<int32_t>(), a.integer<int32_t>(),
+          a.integer<int32_t>(), a.integer<int32_t>(), a.pointer<int64_t>(), a.pointer<int64_t>(),
+          a.pointer<float>(),   a.id_lists(),         a.pointer<int64_t>(), a.pointer<int32_t>(),
+          a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int32_t>(),
+          a.pointer<int64_t>(), a.pointer<float>(),   a.pointer<int32_t>(), a.integer(),
+          a.pointer<int64_t>(), a.pointer<int64_t>(), a.pointer<int32_t>(), a.pointer<int32_t>()};
+}
+
+inline d3d_verify_tree_args verify_tree_args(Arguments& a) {
+  return {a.pointer<void>(),    a.integer<int32_t>(), a.integer<int32_t>(),
+          a.integer(),          a.integer<int32_t>(), a.integer(),
+          a.integer(),          a.pointer<int32_t>(), a.integer(),
+          a.pointer<int64_t>(), a.pointer<int32_t>(), a.pointer<int32_t>(),
+          a.sampling(),         a.pointer<int64_t>(), a.object<d3d_penalties>(),
+          a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(),
+          a.pointer<int32_t>(), a.integer<int32_t>(), a.pointer<int32_t>(),
+          a.pointer<int64_t>(), a.pointer<int32_t>()};
+}
+
+inline d3d_select_outcome_args select_outcome_args(Arguments& a) {
+  return {a.integer(),          a.integer<int32_t>(), a.integer<int32_t>(), a.pointer<int32_t>(),
+          a.pointer<int32_t>(), a.pointer<int64_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(),
+          a.pointer<int32_t>(), a.integer(),          a.integer<int32_t>(), a.pointer<int64_t>(),
+          a.pointer<float>(),   a.pointer<float>(),   a.pointer<int64_t>(), a.pointer<float>(),
+          a.pointer<float>()};
+}
+
+inline d3d_frontier_args frontier_args(Arguments& a) {
+  return {a.integer(),          a.integer<int32_t>(), a.integer<int32_t>(), a.integer<int32_t>(),
+          a.integer(),          a.pointer<int64_t>(), a.pointer<int32_t>(), a.pointer<int32_t>(),
+          a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(), a.pointer<int64_t>(),
+          a.pointer<void>(),    a.integer<int32_t>(), a.integer(),          a.integer(),
+          a.integer<int32_t>(), a.pointer<int64_t>(), a.pointer<int64_t>(), a.pointer<int64_t>(),
+          a.pointer<int32_t>(), a.pointer<int64_t>(), a.pointer<int32_t>()};
+}
+
+inline d3d_dense_mask_args dense_mask_args(Arguments& a) {
+  return {a.integer(),
+          a.integer(),
+          a.integer(),
+          a.pointer<int32_t>(),
+          a.pointer<int64_t>(),
+          a.integer(),
+          a.integer<int32_t>(),
+          static_cast<uint64_t>(a.integer()),
+          static_cast<uint64_t>(a.integer()),
+          a.pointer<void>()};
+}
+
+inline d3d_packed_mask_args packed_mask_args(Arguments& a) {
+  return {a.integer(),          a.integer(), a.integer(),          a.pointer<int32_t>(), a.pointer<int64_t>(),
+          a.pointer<int32_t>(), a.integer(), a.pointer<uint8_t>(), a.pointer<int32_t>()};
+}
+
 }  // namespace d3d::bindings

@@ -8,29 +8,50 @@ export the same functions go through ``torch.ops.d3d``.
 """
 
 from .ops.build_tree import build_tree
+from .ops.dense_mask import dense_mask
 from .ops.draft_candidates import draft_candidates
 from .ops.draft_tree import draft_tree
+from .ops.frontier_inputs import frontier_inputs
 from .ops.move_kv import move_kv, rollback_kv
+from .ops.packed_mask import packed_mask
 from .ops.sample import sample
 from .ops.select_outcome import select_outcome
 from .ops.verify_chain import verify_chain
 from .ops.verify_tree import verify_tree
 from .registry import set_backend
-from .types import Candidates, DraftTree, KVLayout, Outcomes, Penalties, SamplingTensors, Status, Verdict
+from .types import (
+    Candidates,
+    DraftTree,
+    FrontierInputs,
+    KVLayout,
+    Outcomes,
+    PackedMask,
+    Penalties,
+    SamplingTensors,
+    Status,
+    TreeLinks,
+    Verdict,
+)
 
 __all__ = [
     "Candidates",
     "DraftTree",
+    "FrontierInputs",
     "KVLayout",
     "Outcomes",
+    "PackedMask",
     "Penalties",
     "SamplingTensors",
     "Status",
+    "TreeLinks",
     "Verdict",
     "build_tree",
+    "dense_mask",
     "draft_candidates",
     "draft_tree",
+    "frontier_inputs",
     "move_kv",
+    "packed_mask",
     "rollback_kv",
     "sample",
     "select_outcome",

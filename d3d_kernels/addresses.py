@@ -7,7 +7,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from .types import Penalties, SamplingTensors
+from .types import Penalties, SamplingTensors, TreeLinks
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}  # d3d_dtype
 CHAIN_RULES = {"coupled": 0, "ratio": 1, "block": 2}  # d3d_chain_rule
@@ -49,6 +49,13 @@ def id_lists(ids: Tensor | None) -> tuple[int, int, int]:
     if ids is None:
         return NO_IDS
     return ids.data_ptr(), ids.stride(0) if ids.ndim == 2 else 0, ids.shape[-1]
+
+
+def link_addresses(links: TreeLinks | None) -> tuple[int, int, int]:
+    """positions, first_child, next_sibling."""
+    if links is None:
+        return 0, 0, 0
+    return links.positions.data_ptr(), links.first_child.data_ptr(), links.next_sibling.data_ptr()
 
 
 def address(tensor: Tensor | None) -> int:

@@ -22,7 +22,19 @@ from types import ModuleType
 
 import torch
 
-OPS = ("sample", "draft_candidates", "build_tree", "verify_tree", "verify_chain", "select_outcome", "move_kv")
+OPS = (
+    "sample",
+    "draft_candidates",
+    "build_tree",
+    "draft_tree",
+    "verify_tree",
+    "verify_chain",
+    "select_outcome",
+    "frontier_inputs",
+    "dense_mask",
+    "packed_mask",
+    "move_kv",
+)
 DEVICES = {"reference": ("cpu", "cuda"), "cpu": ("cpu",), "cuda": ("cuda",), "triton": ("cuda",)}
 BACKENDS = tuple(DEVICES)
 

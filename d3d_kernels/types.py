@@ -1,7 +1,7 @@
 """What ops take and return.
 
 Sizes: B requests, R rows, N tree nodes, L draft positions, K candidates, E outcomes, V vocabulary, W words of
-32 bits. -1 pads. Records that ops return can be preallocated with ``.empty`` and passed as ``out=``.
+32 bits, Q rows of a pass. -1 pads. Records that ops return can be preallocated with ``.empty`` and passed as ``out=``.
 """
 
 from __future__ import annotations
@@ -121,6 +121,19 @@ class DraftTree(Record):
 
 
 @record
+class TreeLinks(Record):
+    """The shape of B draft trees, spelled out for attention and walks; -1 where there is nothing."""
+
+    positions: Tensor = tensor(torch.int64, "BN")  # position of the root + depth
+    first_child: Tensor = tensor(torch.int32, "BN")  # the lowest
+    next_sibling: Tensor = tensor(torch.int32, "BN")  # the next higher
+
+    @classmethod
+    def empty(cls, batch: int, nodes: int, device: torch.device | str = "cpu") -> TreeLinks:
+        return cls.allocate(device, batch, nodes)
+
+
+@record
 class Outcomes(Record):
     """The E likeliest results of verifying a tree, likeliest first."""
 
@@ -141,14 +154,56 @@ class Verdict(Record):
     num_accepted: Tensor = tensor(torch.int32, "B")
     bonus_ids: Tensor = tensor(torch.int64, "B")  # -1 in an empty lane
     status: Tensor = tensor(torch.int32, "B")  # bits of Status
+    outcome_index: Tensor | None = tensor(torch.int32, "B", optional=True)  # the outcome that came true, or -1
 
     @classmethod
     def empty(cls, batch: int, nodes: int, device: torch.device | str = "cpu") -> Verdict:
         return cls.allocate(device, batch, nodes)
 
 
+@record
+class FrontierInputs(Record):
+    """The rows of the drafter's pass ahead of a verdict: the tree without its root, then E branches."""
+
+    token_ids: Tensor = tensor(torch.int64, "BQ")  # 0 where no row exists
+    positions: Tensor = tensor(torch.int64, "BQ")  # 0 where no row exists
+    slots: Tensor = tensor(torch.int64, "BQ")  # of the KV cache; -1 where no row exists
+    mask_bits: Tensor = tensor(torch.int32, "BQW")  # bit j % 32 of word j // 32: the row sees row j
+    draft_positions: Tensor = tensor(torch.int64, "BE")  # of a branch's first drafted token; -1: no branch
+    request_ids: Tensor = tensor(torch.int32, "BE")  # b; -1: no branch
+
+    @classmethod
+    def empty(
+        cls, batch: int, nodes: int, outcomes: int, block_size: int, device: torch.device | str = "cpu"
+    ) -> FrontierInputs:
+        rows = frontier_rows(nodes, outcomes, block_size)
+        return cls.allocate(device, batch, rows, mask_words(rows), outcomes)
+
+
+@record
+class PackedMask(Record):
+    """B masks, one after the other, each in whole bytes."""
+
+    bits: Tensor = tensor(torch.uint8, "C")  # the lowest bit of a byte first; 0 behind the last request
+    byte_starts: Tensor = tensor(torch.int32, "I")  # I = B + 1: where each request begins, and the end
+
+    @classmethod
+    def empty(cls, batch: int, rows: int, max_context: int, device: torch.device | str = "cpu") -> PackedMask:
+        return cls.allocate(device, packed_bytes(batch, rows, max_context), batch + 1)
+
+
+def frontier_rows(nodes: int, outcomes: int, block_size: int) -> int:
+    """Q of a frontier pass."""
+    return nodes - 1 + outcomes * block_size
+
+
+def packed_bytes(batch: int, rows: int, max_context: int) -> int:
+    """Bytes that B packed masks take at most."""
+    return batch * ((rows * (max_context + rows) + 7) // 8)
+
+
 def mask_words(nodes: int) -> int:
-    """Words of 32 bits in a node's ancestor mask."""
+    """Words of 32 bits in a mask over that many nodes or rows."""
     return (nodes + 31) // 32
 
 

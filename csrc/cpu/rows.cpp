@@ -21,7 +21,9 @@ using cpu::RowTask;
 
 template <class Logit>
 Row<Logit> plain_row(const RowTask& task) {
-  return {static_cast<const typename Logit::Bits*>(task.logits), task.vocab, 1, task.excluded};
+  using Bits = typename Logit::Bits;
+  return {static_cast<const Bits*>(task.logits), task.vocab, 1, task.excluded,
+          static_cast<const Bits*>(task.next)};
 }
 
 // The row as it is, or its penalised copy: calls act with one of the two.

@@ -23,6 +23,7 @@ struct RowTask {
   int64_t position;
   const int64_t* path;  // accepted tokens of a draft tree: part of the output so far
   int64_t path_length;
+  const void* next = nullptr;  // logits that the thread is likely to read next
 };
 
 // Memory of the calling thread that the kernels need.
@@ -63,6 +64,10 @@ extern const RowKernels kRowsAvx512;
 #endif
 
 const RowKernels& row_kernels();  // the best that this processor runs
+
+// The candidates of position i % L of row i / L; `first` is added to the row's own position. False: no
+// memory.
+bool draft_position(const d3d_draft_args& args, int64_t i, int64_t first);
 
 // Scratch of the calling thread for rows of `vocab` and heaps of k tokens; false: no memory.
 bool row_scratch(int32_t vocab, bool penalties, int32_t k, RowScratch& scratch);

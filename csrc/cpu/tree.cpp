@@ -1,6 +1,7 @@
-// build_tree, verify_tree and select_outcome: requests shared among threads.
+// draft_tree: drafted positions shared among threads; build_tree, verify_tree, select_outcome: requests.
 #include "d3d/tree.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "check.h"
@@ -14,21 +15,75 @@ namespace {
 constexpr int64_t kNodesWorthSharing = 512;       // about 50 us of building
 constexpr int64_t kLogitsWorthSharing = 1 << 16;  // of one row a request; a walk reads several
 
+// What growing a tree of N nodes needs, of the calling thread.
+struct GrowthScratch {
+  TreeEntry* entries;
+  float* values;
+
+  explicit GrowthScratch(int32_t nodes) {
+    static thread_local Buffer heap, sums;
+    entries = heap.reserve<TreeEntry>(nodes);
+    values = sums.reserve<float>(nodes);
+  }
+  explicit operator bool() const { return entries && values; }
+};
+
 int build_tree(const d3d_build_tree_args& a, int num_threads) {
   std::atomic<int> error{D3D_OK};
   const int64_t size = a.num_requests * (a.num_nodes + a.num_outcomes);
   parallel_for(a.num_requests, size < kNodesWorthSharing ? 1 : num_threads, [&](int64_t request) {
-    static thread_local Buffer entries, values;
-    auto* heap = entries.reserve<TreeEntry>(a.num_nodes);
-    auto* sums = values.reserve<float>(a.num_nodes);
-    if (!heap || !sums) {
+    const GrowthScratch scratch(a.num_nodes);
+    if (!scratch) {
       error = D3D_ERROR_MEMORY;
       return;
     }
     SoloTeam team;
-    build_tree_request(team, a, request, heap, sums);
+    build_tree_request(team, a, request, scratch.entries, scratch.values);
   });
   return error;
+}
+
+// The draft's outputs that the caller does not want, in scratch of the calling thread.
+bool keep_candidates(d3d_draft_args& draft) {
+  static thread_local Buffer token_ids, log_probs, scores;
+  const int64_t size = draft.num_rows * draft.num_positions * draft.num_candidates;
+  if (!draft.token_ids) draft.token_ids = token_ids.reserve<int64_t>(size + 1);
+  if (!draft.log_probs) draft.log_probs = log_probs.reserve<float>(size + 1);
+  if (!draft.scores) draft.scores = scores.reserve<float>(size + 1);
+  return draft.token_ids && draft.log_probs && draft.scores;
+}
+
+// One pass over the drafted positions: whoever finishes a request's last grows its tree.
+int draft_tree(d3d_draft_tree_args a, int num_threads) {
+  static thread_local Buffer counters;
+  auto* arrivals = counters.reserve<uint32_t>(a.draft.num_rows);
+  if (!arrivals || !keep_candidates(a.draft)) return D3D_ERROR_MEMORY;
+  std::fill_n(arrivals, a.draft.num_rows, 0u);
+  a.tree.candidate_token_ids = a.draft.token_ids;
+  a.tree.candidate_scores = a.draft.scores;
+
+  std::atomic<int> error{D3D_OK};
+  const int64_t units = a.draft.num_rows * larger<int64_t>(a.draft.num_positions, 1);
+  parallel_for(units, units * a.draft.vocab < kLogitsWorthSharing ? 1 : num_threads, [&](int64_t unit) {
+    const GrowthScratch scratch(a.tree.num_nodes);
+    if (!scratch) {
+      error = D3D_ERROR_MEMORY;
+      return;
+    }
+    SoloTeam team;
+    draft_tree_unit(team, a.tree, unit, arrivals, scratch.entries, scratch.values, [&] {
+      if (!draft_position(a.draft, unit, 1)) error = D3D_ERROR_MEMORY;
+    });
+  });
+  return error;
+}
+
+bool valid_tree(const d3d_build_tree_args& a) {
+  if (a.num_positions < 0 || a.num_candidates < 0 || a.num_nodes < 1 || a.num_outcomes < 0) return false;
+  if (a.num_requests == 0) return true;
+  return all_set(a.root_ids, a.token_ids, a.parents, a.depths, a.node_counts, a.mask_bits) &&
+         (a.num_outcomes == 0 || all_set(a.outcome_parents, a.outcome_token_ids, a.outcome_scores)) &&
+         !a.first_child == !a.next_sibling;
 }
 
 int verify_tree(const d3d_verify_tree_args& a, int num_threads) {
@@ -63,17 +118,35 @@ int d3d_build_tree_cpu(const d3d_build_tree_args* args, int num_threads) {
   using namespace d3d;
   if (!args) return D3D_ERROR_ARGUMENT;
   const d3d_build_tree_args& a = *args;
-  if (a.num_requests < 0 || a.num_positions < 0 || a.num_candidates < 0 || a.num_nodes < 1 ||
-      a.num_outcomes < 0)
+  if (a.num_requests < 0 || !cpu::valid_tree(a) || (a.outcome_index && a.num_branches < 0))
+    return D3D_ERROR_ARGUMENT;
+  const int64_t drafts = a.outcome_index ? a.num_requests * a.num_branches : a.num_requests;
+  if (drafts * a.num_positions * a.num_candidates > 0 && !all_set(a.candidate_token_ids, a.candidate_scores))
     return D3D_ERROR_ARGUMENT;
   if (a.num_requests == 0) return D3D_OK;
-  if (!all_set(a.root_ids, a.token_ids, a.parents, a.depths, a.node_counts, a.mask_bits))
-    return D3D_ERROR_ARGUMENT;
-  if (a.num_positions * a.num_candidates > 0 && !all_set(a.candidate_token_ids, a.candidate_scores))
-    return D3D_ERROR_ARGUMENT;
-  if (a.num_outcomes > 0 && !all_set(a.outcome_parents, a.outcome_token_ids, a.outcome_scores))
-    return D3D_ERROR_ARGUMENT;
   return cpu::build_tree(a, num_threads);
+}
+
+int d3d_draft_tree_cpu(const d3d_draft_tree_args* args, int num_threads) {
+  using namespace d3d;
+  if (!args) return D3D_ERROR_ARGUMENT;
+  d3d_draft_tree_args a = *args;
+  const d3d_draft_args& draft = a.draft;
+  if (const int error = check_rows(draft.logits, draft.dtype, draft.vocab,
+                                   draft.num_rows * larger<int64_t>(draft.num_positions, 0), draft.sampling,
+                                   draft.penalties))
+    return error;
+  a.draft.request_ids = nullptr;
+  a.tree.num_requests = draft.num_rows;
+  a.tree.num_positions = draft.num_positions;
+  a.tree.num_candidates = draft.num_candidates;
+  a.tree.outcome_index = nullptr;
+  if (draft.num_rows < 0 || draft.num_candidates < 1 || !(draft.beta > 0) ||
+      draft.sampling.num_requests < draft.num_rows || !cpu::valid_tree(a.tree))
+    return D3D_ERROR_ARGUMENT;
+  if (draft.num_rows == 0) return D3D_OK;
+  if (!draft.positions) return D3D_ERROR_ARGUMENT;
+  return cpu::draft_tree(a, num_threads);
 }
 
 int d3d_verify_tree_cpu(const d3d_verify_tree_args* args, int num_threads) {
@@ -88,6 +161,9 @@ int d3d_verify_tree_cpu(const d3d_verify_tree_args* args, int num_threads) {
   if (a.num_requests > 0 && !all_set(a.token_ids, a.parents, a.node_counts, a.root_positions,
                                      a.accepted_nodes, a.num_accepted, a.bonus_ids, a.status))
     return D3D_ERROR_ARGUMENT;
+  if (a.num_outcomes < 0 || (a.outcome_index && a.num_requests * a.num_outcomes > 0 &&
+                             !all_set(a.outcome_parents, a.outcome_token_ids)))
+    return D3D_ERROR_ARGUMENT;
   return cpu::verify_tree(a, num_threads);
 }
 
@@ -99,6 +175,10 @@ int d3d_select_outcome_cpu(const d3d_select_outcome_args* args, int) {
   if (a.num_requests > 0 && !all_set(a.accepted_nodes, a.num_accepted, a.bonus_ids, a.index))
     return D3D_ERROR_ARGUMENT;
   if (a.num_requests * a.num_outcomes > 0 && !all_set(a.outcome_parents, a.outcome_token_ids))
+    return D3D_ERROR_ARGUMENT;
+  if (a.candidate_ids &&
+      (a.num_positions < 0 || a.num_candidates < 0 ||
+       !all_set(a.candidate_log_probs, a.candidate_scores, a.draft_ids, a.draft_log_probs, a.draft_scores)))
     return D3D_ERROR_ARGUMENT;
   SoloTeam team;
   for (int64_t request = 0; request < a.num_requests; ++request) select_outcome_request(team, a, request);

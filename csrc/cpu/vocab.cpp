@@ -48,31 +48,38 @@ int draft_candidates(const d3d_draft_args& a, int num_threads) {
   std::atomic<int> error{D3D_OK};
   const int64_t rows = a.num_rows * a.num_positions;
   parallel_for(rows, threads_for(rows, a.vocab, num_threads), [&](int64_t i) {
-    RowScratch scratch;
-    if (!row_scratch(a.vocab, a.penalties, a.num_candidates, scratch)) {
-      error = D3D_ERROR_MEMORY;
-      return;
-    }
-    const int64_t row = i / a.num_positions, slot = i % a.num_positions;
-    const int64_t request = request_of(a.request_ids, row, a.sampling);
-    const DraftOutput out{a.num_candidates, a.beta, a.token_ids + i * a.num_candidates,
-                          a.log_probs + i * a.num_candidates, a.scores + i * a.num_candidates};
-    if (request < 0) {
-      for (int32_t k = 0; k < out.k; ++k) {
-        out.token_ids[k] = -1;
-        out.log_probs[k] = out.scores[k] = -__builtin_inff();
-      }
-      return;
-    }
-    const int64_t at = row * a.row_stride + slot * a.position_stride;
-    row_kernels().draft({offset(a.logits, a.dtype, at), a.dtype, a.vocab, a.mask_token_id, &a.sampling,
-                         a.penalties, request, a.positions[row] + slot, nullptr, 0},
-                        scratch, out);
+    if (!draft_position(a, i, 0)) error = D3D_ERROR_MEMORY;
   });
   return error;
 }
 
 }  // namespace
+
+bool draft_position(const d3d_draft_args& a, int64_t i, int64_t first) {
+  RowScratch scratch;
+  if (!row_scratch(a.vocab, a.penalties, a.num_candidates, scratch)) return false;
+  const int64_t row = i / a.num_positions, slot = i % a.num_positions;
+  const int64_t request = request_of(a.request_ids, row, a.sampling);
+  const DraftOutput out{a.num_candidates, a.beta, a.token_ids + i * a.num_candidates,
+                        a.log_probs + i * a.num_candidates, a.scores + i * a.num_candidates};
+  if (request < 0) {
+    for (int32_t k = 0; k < out.k; ++k) {
+      out.token_ids[k] = -1;
+      out.log_probs[k] = out.scores[k] = -__builtin_inff();
+    }
+    return true;
+  }
+  const auto logits_of = [&](int64_t position) {
+    const int64_t b = position / a.num_positions, l = position % a.num_positions;
+    return offset(a.logits, a.dtype, b * a.row_stride + l * a.position_stride);
+  };
+  const void* next = i + 1 < a.num_rows * a.num_positions ? logits_of(i + 1) : nullptr;
+  row_kernels().draft({logits_of(i), a.dtype, a.vocab, a.mask_token_id, &a.sampling, a.penalties, request,
+                       a.positions[row] + first + slot, nullptr, 0, next},
+                      scratch, out);
+  return true;
+}
+
 }  // namespace d3d::cpu
 
 int d3d_sample_cpu(const d3d_sample_args* args, int num_threads) {

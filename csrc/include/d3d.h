@@ -12,7 +12,8 @@
  *
  * Inputs are never written. Every element of every output is. A function returns D3D_OK or a d3d_error.
  *
- * B requests, R rows, N tree nodes, L draft positions, K candidates, E outcomes, V vocabulary, M KV moves.
+ * B requests, R rows, N tree nodes, L draft positions, K candidates, E outcomes, V vocabulary, M KV moves,
+ * Q rows of a pass, S columns of a mask.
  */
 #ifndef D3D_H
 #define D3D_H
@@ -113,7 +114,9 @@ typedef struct d3d_draft_args {
   float* scores;      /* [R, L, K] out */
 } d3d_draft_args;
 
-/* The N most probable prefixes and the E next ones. */
+/* The N most probable prefixes and the E next ones. With outcome_index the candidates are [B, num_branches,
+ * L, K] and request b reads branch outcome_index[b]; outside [0, num_branches), a miss, its tree is the root
+ * alone. */
 typedef struct d3d_build_tree_args {
   int64_t num_requests;
   int64_t num_positions;              /* L */
@@ -133,7 +136,20 @@ typedef struct d3d_build_tree_args {
   int32_t* outcome_parents;           /* [B, E] out */
   int64_t* outcome_token_ids;         /* [B, E] out */
   float* outcome_scores;              /* [B, E] out */
+  const int32_t* outcome_index;       /* [B], null: candidates are [B, L, K] */
+  int64_t num_branches;               /* of a request's candidates; read with outcome_index only */
+  const int64_t* root_positions;      /* [B], null: 0; what positions count from */
+  int64_t* positions;                 /* [B, N] out, null: not wanted; root position + depth */
+  int32_t* first_child;               /* [B, N] out, null: not wanted; the lowest child, -1: a leaf */
+  int32_t* next_sibling;              /* [B, N] out, with first_child; the next higher, -1: the last */
 } d3d_build_tree_args;
+
+/* draft_candidates of [B, L, V], then build_tree over them. Of the tree, num_requests, num_positions,
+ * num_candidates and the candidates are those of the draft and not read, and outcome_index is not used. */
+typedef struct d3d_draft_tree_args {
+  d3d_draft_args draft; /* positions are those of the roots; request_ids is not used. Outputs are optional */
+  d3d_build_tree_args tree;
+} d3d_draft_tree_args;
 
 /* The path of the target's own samples through the draft tree. */
 typedef struct d3d_verify_tree_args {
@@ -152,10 +168,14 @@ typedef struct d3d_verify_tree_args {
   d3d_sampling sampling;
   const int64_t* root_positions; /* [B] */
   const d3d_penalties* penalties;
-  int32_t* accepted_nodes; /* [B, N] out, root excluded, -1 padded */
-  int32_t* num_accepted;   /* [B] out */
-  int64_t* bonus_ids;      /* [B] out */
-  int32_t* status;         /* [B] out */
+  int32_t* accepted_nodes;          /* [B, N] out, root excluded, -1 padded */
+  int32_t* num_accepted;            /* [B] out */
+  int64_t* bonus_ids;               /* [B] out */
+  int32_t* status;                  /* [B] out */
+  int32_t num_outcomes;             /* E */
+  const int32_t* outcome_parents;   /* [B, E] */
+  const int64_t* outcome_token_ids; /* [B, E] */
+  int32_t* outcome_index; /* [B] out, null: not wanted; the first outcome that came true, -1: none */
 } d3d_verify_tree_args;
 
 typedef enum d3d_chain_rule { D3D_RULE_COUPLED = 0, D3D_RULE_RATIO = 1, D3D_RULE_BLOCK = 2 } d3d_chain_rule;
@@ -192,7 +212,8 @@ typedef struct d3d_verify_chain_args {
   int32_t* status;                /* [B] out */
 } d3d_verify_chain_args;
 
-/* The first outcome (last accepted node, bonus token) that came true, or -1. */
+/* The first outcome (last accepted node, bonus token) that came true, or -1; and what was drafted behind it.
+ */
 typedef struct d3d_select_outcome_args {
   int64_t num_requests;
   int32_t num_nodes;
@@ -202,8 +223,74 @@ typedef struct d3d_select_outcome_args {
   const int64_t* bonus_ids;
   const int32_t* outcome_parents;
   const int64_t* outcome_token_ids;
-  int32_t* index; /* [B] out */
+  int32_t* index;               /* [B] out */
+  int64_t num_positions;        /* L */
+  int32_t num_candidates;       /* K */
+  const int64_t* candidate_ids; /* [B, E, L, K], null: no candidates */
+  const float* candidate_log_probs;
+  const float* candidate_scores;
+  int64_t* draft_ids; /* [B, L, K] out, with candidates; -1, -inf, -inf on a miss */
+  float* draft_log_probs;
+  float* draft_scores;
 } d3d_select_outcome_args;
+
+/* The drafter's pass ahead of a verdict: Q = N - 1 + E * block_size rows a request, the tree without its
+ * root, then E branches of a bonus token and its masks. Row i stands in logical slot root_positions[b] + 1 +
+ * i and sees every slot up to the root's, and of the Q new ones those whose bit it has. A row that does not
+ * exist has token 0, position 0, slot -1 and no bits. */
+typedef struct d3d_frontier_args {
+  int64_t num_requests;
+  int32_t num_nodes;    /* N >= 1 */
+  int32_t num_outcomes; /* E */
+  int32_t block_size;   /* rows of a branch, >= 1 */
+  int64_t mask_token_id;
+  const int64_t* token_ids; /* [B, N] */
+  const int32_t* depths;
+  const int32_t* node_counts;     /* [B] */
+  const int32_t* mask_bits;       /* [B, N, ceil(N / 32)] */
+  const int32_t* outcome_parents; /* [B, E] */
+  const int64_t* outcome_token_ids;
+  const int64_t* root_positions; /* [B] */
+  const void* page_table;        /* [B, P]; a negative page is none */
+  int32_t page_id_bytes;         /* 4 or 8 */
+  int64_t page_table_stride;     /* from one request to the next */
+  int64_t num_pages;             /* P */
+  int32_t page_size;
+  int64_t* row_token_ids;   /* [B, Q] out */
+  int64_t* row_positions;   /* [B, Q] out */
+  int64_t* row_slots;       /* [B, Q] out */
+  int32_t* row_mask_bits;   /* [B, Q, ceil(Q / 32)] out */
+  int64_t* draft_positions; /* [B, E] out, of the first token drafted in a branch; -1: no branch */
+  int32_t* request_ids;     /* [B, E] out, -1: no branch */
+} d3d_frontier_args;
+
+/* Bit masks of Q new rows, written out over the columns [context | new]. */
+typedef struct d3d_dense_mask_args {
+  int64_t num_requests;
+  int64_t num_rows; /* Q */
+  int64_t num_words;
+  const int32_t* mask_bits;       /* [B, Q, num_words] */
+  const int64_t* context_lengths; /* [B]: columns that every row sees; bit j is column context + j */
+  int64_t num_columns;            /* S */
+  int32_t element_bytes;          /* 1, 2, 4 or 8 */
+  uint64_t visible;               /* the element's bits where a row sees a column, */
+  uint64_t hidden;                /* and where it does not */
+  void* mask;                     /* [B, Q, S] out */
+} d3d_dense_mask_args;
+
+/* The same as bits, for FlashInfer: request b has counts[b] rows of context_lengths[b] + counts[b] columns,
+ * bit row * columns + column of the bytes from byte_starts[b] on, the lowest bit first. */
+typedef struct d3d_packed_mask_args {
+  int64_t num_requests;
+  int64_t num_rows; /* Q */
+  int64_t num_words;
+  const int32_t* mask_bits;
+  const int64_t* context_lengths; /* [B], clamped to [0, max_context] */
+  const int32_t* counts;          /* [B], clamped to [0, Q]; null: Q */
+  int64_t max_context;
+  uint8_t* bits; /* out, num_requests * ceil(Q * (max_context + Q) / 8) bytes; 0 behind the last request */
+  int32_t* byte_starts; /* [B + 1] out */
+} d3d_packed_mask_args;
 
 /* One tensor of a paged cache; strides in bytes. The row of a slot is num_heads pieces of head_bytes. */
 typedef struct d3d_kv_buffer {
@@ -232,9 +319,13 @@ typedef struct d3d_move_kv_args {
 int d3d_sample_cpu(const d3d_sample_args* args, int num_threads);
 int d3d_draft_candidates_cpu(const d3d_draft_args* args, int num_threads);
 int d3d_build_tree_cpu(const d3d_build_tree_args* args, int num_threads);
+int d3d_draft_tree_cpu(const d3d_draft_tree_args* args, int num_threads);
 int d3d_verify_tree_cpu(const d3d_verify_tree_args* args, int num_threads);
 int d3d_verify_chain_cpu(const d3d_verify_chain_args* args, int num_threads);
 int d3d_select_outcome_cpu(const d3d_select_outcome_args* args, int num_threads);
+int d3d_frontier_cpu(const d3d_frontier_args* args, int num_threads);
+int d3d_dense_mask_cpu(const d3d_dense_mask_args* args, int num_threads);
+int d3d_packed_mask_cpu(const d3d_packed_mask_args* args, int num_threads);
 int d3d_move_kv_cpu(const d3d_move_kv_args* args, int num_threads);
 
 int64_t d3d_sample_workspace_bytes(const d3d_sample_args* args);

@@ -6,23 +6,26 @@ skip them and dispatch directly, which is cheaper; while torch traces, they go t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from ..types import Candidates, DraftTree, KVLayout, Outcomes, Penalties, SamplingTensors, Verdict
+from ..types import Candidates, DraftTree, KVLayout, Outcomes, Penalties, SamplingTensors, TreeLinks, Verdict
 
 LIBRARY = torch.library.Library("d3d", "DEF")
 
 tracing = torch.compiler.is_compiling
 
 # A record in an op's argument list stands for its fields. Names are prefixed where two records share them.
+# "name?" may be absent; "name!" may be absent and is written.
 RECORDS = {
     "sampling": (SamplingTensors, ""),
     "penalties": (Penalties, ""),
     "candidates": (Candidates, "candidate_"),
+    "drafts": (Candidates, "draft_"),
     "tree": (DraftTree, ""),
     "outcomes": (Outcomes, "outcome_"),
+    "links": (TreeLinks, ""),
     "verdict": (Verdict, ""),
 }
 LAYOUT = (
@@ -34,18 +37,27 @@ LAYOUT = (
 )
 
 
-def _expand(entry: str) -> tuple[type | None, tuple[str, ...]]:
+def _expand(entry: str, letters: Iterator[str]) -> tuple[type | None, tuple[str, ...]]:
     """An entry of an argument list -> the record that it stands for, if any, and its schema arguments."""
     if entry == "layout":
         return KVLayout, LAYOUT
-    if entry not in RECORDS:
+    name, mark = (entry[:-1], entry[-1]) if entry[-1] in "?!" else (entry, "")
+    if name not in RECORDS:
         return None, (entry,)
-    kind, prefix = RECORDS[entry]
-    optional = {True: ("Tensor?", "=None"), False: ("Tensor", "")}
-    return kind, tuple(
-        f"{optional[spec['optional']][0]} {prefix}{name}{optional[spec['optional']][1]}"
-        for name, spec in kind.FIELDS.items()
-    )
+    kind, prefix = RECORDS[name]
+
+    def type_of(optional: bool) -> str:
+        written = f"({next(letters)}!)" if mark == "!" else ""
+        return f"Tensor{written}{'?' if mark or optional else ''}"
+
+    return kind, tuple(f"{type_of(spec['optional'])} {prefix}{field}" for field, spec in kind.FIELDS.items())
+
+
+def _with_defaults(schema: list[str]) -> list[str]:
+    """Optional tensors behind the last required argument default to None."""
+    required = [i for i, argument in enumerate(schema) if "?" not in argument]
+    last = max(required, default=-1)
+    return [a if i < last or "?" not in a or "=" in a else f"{a}=None" for i, a in enumerate(schema)]
 
 
 def register(name: str, arguments: Sequence[str], returns: str, run: Callable, fake: Callable) -> Callable:
@@ -54,8 +66,9 @@ def register(name: str, arguments: Sequence[str], returns: str, run: Callable, f
     ``arguments`` are schema arguments or names of records. ``run`` serves CPU and CUDA tensors and ``fake``
     makes results of the right shape and dtype; both get one value for each entry of ``arguments``.
     """
-    expanded = [_expand(entry) for entry in arguments]
-    flat = [argument for _, schema in expanded for argument in schema]
+    letters = iter("abcdefgh")
+    expanded = [_expand(entry, letters) for entry in arguments]
+    flat = _with_defaults([argument for _, schema in expanded for argument in schema])
     plan = [(kind, len(schema)) for kind, schema in expanded]
 
     def with_records(function: Callable) -> Callable:
@@ -102,5 +115,6 @@ def copy_record(out, result):
     if out is None:
         return result
     for mine, theirs in zip(_fields(out), _fields(result), strict=True):
-        mine.copy_(theirs)
+        if mine is not None:
+            mine.copy_(theirs)
     return out

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import checks, registry
-from ..types import Candidates, DraftTree, Outcomes
+from ..types import Candidates, DraftTree, Outcomes, TreeLinks
 from . import _arguments, _library
 
 
@@ -18,6 +18,9 @@ def build_tree(
     max_depth: int | None = None,
     stop_ids: Tensor | None = None,
     *,
+    outcome_index: Tensor | None = None,
+    root_positions: Tensor | None = None,
+    links: TreeLinks | None = None,
     out: tuple[DraftTree, Outcomes] | None = None,
     backend: str | None = None,
 ) -> tuple[DraftTree, Outcomes]:
@@ -37,6 +40,11 @@ def build_tree(
             path has outcomes too.
         stop_ids: [S] i64 for all requests or [B,S] (-1 pads): nothing is expanded below a stop id, and none
             is an outcome, because the request would be over.
+        outcome_index: [B] i32: the candidates are those behind the E' outcomes of an earlier tree, [B*E',L,K]
+            with branch e of request b in row b * E' + e, and request b reads branch outcome_index[b] where it
+            lies. Outside [0, E'), a miss, its tree is the root alone.
+        root_positions: [B] i64, what links.positions count from; None: 0.
+        links: TreeLinks [B,N], written if given.
         out: (DraftTree, Outcomes) to write and return.
         backend: forces one backend for this call.
 
@@ -47,34 +55,36 @@ def build_tree(
     Raises:
         TypeError, ValueError: an argument of the wrong dtype, shape, device, stride or range, by name.
     """
+    arguments = root_ids, candidates, num_nodes, num_outcomes, max_depth, stop_ids, outcome_index, root_positions, links
     if _library.tracing():
-        flat = _op(root_ids, candidates, num_nodes, num_outcomes, max_depth, stop_ids, backend)
+        flat = _op(*arguments, backend)
         result = DraftTree(*flat[:5]), Outcomes(*flat[5:])
         return result if out is None else tuple(map(_library.copy_record, out, result))
-    return _eager(root_ids, candidates, num_nodes, num_outcomes, max_depth, stop_ids, out, backend)
+    return _eager(*arguments, out, backend)
 
 
-def _eager(root_ids, candidates, num_nodes, num_outcomes, max_depth, stop_ids, out, backend):
+def _eager(
+    root_ids,
+    candidates,
+    num_nodes,
+    num_outcomes,
+    max_depth,
+    stop_ids,
+    outcome_index,
+    root_positions,
+    links,
+    out,
+    backend,
+):
     batch, length, _ = _arguments.sizes_of("candidates", candidates, Candidates)
     device = candidates.checked("candidates").device
-    checks.vector("root_ids", root_ids, torch.int64, (batch,), device)
-    checks.at_least("num_nodes", num_nodes, 1)
-    checks.at_least("num_outcomes", num_outcomes, 0)
-    if max_depth is None:
-        max_depth = max(length - 1, 0) if num_outcomes else length
-    else:
-        checks.at_least("max_depth", max_depth, 0)
-    if stop_ids is not None:
-        width = checks.is_tensor("stop_ids", stop_ids).shape[-1] if stop_ids.ndim else -1
-        stop_shape = (batch, width) if stop_ids.ndim == 2 else (width,)
-        checks.dense_rows("stop_ids", stop_ids, torch.int64, stop_shape, device)
-    if out is None:
-        out = DraftTree.empty(batch, num_nodes, device), Outcomes.empty(batch, num_outcomes, device)
-    else:
-        _arguments.sizes_of("out[0]", out[0], DraftTree)
-        _arguments.sizes_of("out[1]", out[1], Outcomes)
-        out[0].expect("out[0]", device, batch, num_nodes, contiguous=True)
-        out[1].expect("out[1]", device, batch, num_outcomes, contiguous=True)
+    if outcome_index is not None:
+        batch = _branches_of(outcome_index, batch, device)
+    max_depth, out = _arguments.tree_growth(
+        root_ids, length, num_nodes, num_outcomes, max_depth, stop_ids, links, out, batch, device
+    )
+    if root_positions is not None:
+        checks.vector("root_positions", root_positions, torch.int64, (batch,), device)
     if batch:
         run = registry.kernel("build_tree", device, backend)
         tree, outcomes = out
@@ -88,8 +98,20 @@ def _eager(root_ids, candidates, num_nodes, num_outcomes, max_depth, stop_ids, o
             stop_ids,
             *tree.tensors(),
             *outcomes.tensors(),
+            outcome_index,
+            root_positions,
+            links,
         )
     return out
+
+
+def _branches_of(outcome_index: Tensor, rows: int, device: torch.device) -> int:
+    """How many requests these rows of candidates belong to."""
+    batch = checks.is_tensor("outcome_index", outcome_index).numel()
+    checks.vector("outcome_index", outcome_index, torch.int32, (batch,), device)
+    if rows % batch if batch else rows:
+        raise ValueError(f"candidates: expected a multiple of {batch} rows as outcome_index has entries, got {rows}")
+    return batch
 
 
 def _run(*arguments):
@@ -113,6 +135,9 @@ _op = _library.register(
         "int num_outcomes",
         "int? max_depth=None",
         "Tensor? stop_ids=None",
+        "Tensor? outcome_index=None",
+        "Tensor? root_positions=None",
+        "links!",
         "str? backend=None",
     ),
     "(Tensor token_ids, Tensor parents, Tensor depths, Tensor num_nodes, Tensor mask_bits, "

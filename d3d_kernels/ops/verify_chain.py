@@ -87,9 +87,11 @@ def _eager(target_logits, draft_ids, draft_logits, sampling, positions, rule, pe
     else:
         _arguments.sizes_of("out", out, Verdict)
         out.expect("out", device, batch, rows, contiguous=True)
+    if out.outcome_index is not None:
+        out.outcome_index.fill_(-1)  # a chain has no outcomes
     if batch:
         run = registry.kernel("verify_chain", device, backend)
-        run(target_logits, draft_ids, draft_rows, kind, rule, sampling, positions, penalties, *out.tensors())
+        run(target_logits, draft_ids, draft_rows, kind, rule, sampling, positions, penalties, *out.tensors()[:4])
     return out
 
 
@@ -132,7 +134,7 @@ _op = _library.register(
         "Tensor? draft_probs=None",
         "str? backend=None",
     ),
-    "(Tensor accepted_nodes, Tensor num_accepted, Tensor bonus_ids, Tensor status)",
+    "(Tensor accepted_nodes, Tensor num_accepted, Tensor bonus_ids, Tensor status, Tensor outcome_index)",
     _run,
     _fake,
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import checks, registry
-from ..types import DraftTree, Penalties, SamplingTensors, Verdict
+from ..types import DraftTree, Outcomes, Penalties, SamplingTensors, Verdict
 from . import _arguments, _library
 
 
@@ -18,6 +18,7 @@ def verify_tree(
     penalties: Penalties | None = None,
     *,
     row_starts: Tensor | None = None,
+    outcomes: Outcomes | None = None,
     out: Verdict | None = None,
     backend: str | None = None,
 ) -> Verdict:
@@ -37,25 +38,28 @@ def verify_tree(
         penalties: of the B requests; a node's row sees the committed tokens and the tokens of its ancestors
             and its own (the root is committed already).
         row_starts: [B] i32, packed row of each root; node i has row row_starts[b] + i.
-        out: Verdict to write and return.
+        outcomes: what was drafted ahead for these trees; which of it came true is part of the verdict.
+        out: Verdict to write and return; with outcomes it needs an outcome_index.
         backend: forces one backend for this call.
 
     Returns:
         Verdict: accepted_nodes[B,N] (root excluded, -1 padded), num_accepted[B], bonus_ids[B] (-1 in an empty
-        lane) and status[B]. Status bits: BAD_TREE if a parent is not smaller than its node, is missing, or a
-        row lies outside the logits; BAD_TOKEN if a token is outside [0, V); such nodes are never accepted.
-        NO_FINITE_LOGIT if a row on the path has nothing to choose from (its token is 0).
+        lane), status[B] and outcome_index[B], what ``select_outcome`` would say: the lowest outcome that is
+        (last accepted node, bonus token), -1 for a miss and without outcomes. Status bits: BAD_TREE if a parent
+        is not smaller than its node, is missing, or a row lies outside the logits; BAD_TOKEN if a token is
+        outside [0, V); such nodes are never accepted. NO_FINITE_LOGIT if a row on the path has nothing to
+        choose from (its token is 0).
 
     Raises:
         TypeError, ValueError: an argument of the wrong dtype, shape, device or stride, by name.
     """
+    arguments = logits, row_starts, tree, sampling, root_positions, penalties, outcomes
     if _library.tracing():
-        verdict = Verdict(*_op(logits, row_starts, tree, sampling, root_positions, penalties, backend))
-        return _library.copy_record(out, verdict)
-    return _eager(logits, row_starts, tree, sampling, root_positions, penalties, out, backend)
+        return _library.copy_record(out, Verdict(*_op(*arguments, backend)))
+    return _eager(*arguments, out, backend)
 
 
-def _eager(logits, row_starts, tree, sampling, root_positions, penalties, out, backend):
+def _eager(logits, row_starts, tree, sampling, root_positions, penalties, outcomes, out, backend):
     checks.logits("logits", logits, (3,) if row_starts is None else (2,))
     batch, nodes, _ = _arguments.sizes_of("tree", tree, DraftTree)
     device = logits.device
@@ -70,6 +74,11 @@ def _eager(logits, row_starts, tree, sampling, root_positions, penalties, out, b
     else:
         _arguments.sizes_of("out", out, Verdict)
         out.expect("out", device, batch, nodes, contiguous=True)
+    if outcomes is not None:
+        _arguments.sizes_of("outcomes", outcomes, Outcomes)
+        outcomes.expect("outcomes", device, batch)
+        if out.outcome_index is None:
+            raise ValueError("out.outcome_index: expected a tensor, since outcomes are given, got None")
     if batch:
         run = registry.kernel("verify_tree", device, backend)
         run(
@@ -83,6 +92,7 @@ def _eager(logits, row_starts, tree, sampling, root_positions, penalties, out, b
             root_positions,
             penalties,
             *out.tensors(),
+            outcomes,
         )
     return out
 
@@ -105,9 +115,10 @@ _op = _library.register(
         "sampling",
         "Tensor root_positions",
         "penalties",
+        "outcomes?",
         "str? backend=None",
     ),
-    "(Tensor accepted_nodes, Tensor num_accepted, Tensor bonus_ids, Tensor status)",
+    "(Tensor accepted_nodes, Tensor num_accepted, Tensor bonus_ids, Tensor status, Tensor outcome_index)",
     _run,
     _fake,
 )

@@ -21,6 +21,8 @@ from heapq import heapify, heappop, heappush
 import torch
 from torch import Tensor
 
+from ..types import TreeLinks
+
 Entry = tuple[float, int, int]  # (-value, parent, rank): Python's heap pops the smallest
 
 
@@ -40,7 +42,11 @@ def build_tree(
     outcome_parents: Tensor,
     outcome_ids: Tensor,
     outcome_scores: Tensor,
+    outcome_index: Tensor | None,
+    root_positions: Tensor | None,
+    links: TreeLinks | None,
 ) -> None:
+    candidate_ids, candidate_scores = _drafts_of(outcome_index, candidate_ids, candidate_scores)
     for out, padding in ((token_ids, -1), (parents, -1), (depths, 0), (node_counts, 0), (mask_bits, 0)):
         out.fill_(padding)
     for out, padding in ((outcome_parents, -1), (outcome_ids, -1), (outcome_scores, -math.inf)):
@@ -61,6 +67,38 @@ def build_tree(
         mask_bits[b, :count] = _mask_words(search.parents, mask_bits.shape[2])
         for e, (value, parent, token) in enumerate(search.outcomes(num_outcomes)):
             outcome_parents[b, e], outcome_ids[b, e], outcome_scores[b, e] = parent, token, value
+    if links is not None:
+        _link(parents, depths, node_counts, root_positions, links)
+
+
+def _drafts_of(outcome_index: Tensor | None, ids: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The candidates [B,L,K] of each request: of the outcome that came true, none on a miss."""
+    if outcome_index is None:
+        return ids, scores
+    batch = outcome_index.shape[0]
+    branches = ids.shape[0] // batch
+    hit = ((outcome_index >= 0) & (outcome_index < branches)).nonzero().squeeze(1)
+    row = hit * branches + outcome_index[hit]
+    drafts = ids.new_full((batch, *ids.shape[1:]), -1), scores.new_full((batch, *scores.shape[1:]), -math.inf)
+    for draft, branch in zip(drafts, (ids, scores), strict=True):
+        draft[hit] = branch[row]
+    return drafts
+
+
+def _link(
+    parents: Tensor, depths: Tensor, node_counts: Tensor, root_positions: Tensor | None, links: TreeLinks
+) -> None:
+    """Position of each node, its lowest child and its next sibling."""
+    nodes = parents.shape[1]
+    node = torch.arange(nodes, device=parents.device)
+    exists = node < node_counts[:, None]
+    root = 0 if root_positions is None else root_positions[:, None]
+    links.positions.copy_((depths + root).where(exists, -1))
+
+    child = (parents[:, None, :] == node[:, None]) & exists[:, None, :]  # [b, i, j]: j is a child of i
+    sibling = (parents[:, None, :] == parents[:, :, None]) & (node > node[:, None]) & exists[:, None, :] & (node > 0)
+    for out, found in ((links.first_child, child), (links.next_sibling, sibling)):
+        out.copy_(torch.where(found.any(2) & exists, found.int().argmax(2), -1))
 
 
 class _Search:

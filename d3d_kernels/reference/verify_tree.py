@@ -14,8 +14,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..types import Penalties, SamplingTensors, Status
+from ..types import Outcomes, Penalties, SamplingTensors, Status
 from .sample import sample
+from .select_outcome import select_outcome
 
 
 def verify_tree(
@@ -32,6 +33,8 @@ def verify_tree(
     num_accepted: Tensor,
     bonus_ids: Tensor,
     status: Tensor,
+    outcome_index: Tensor | None,
+    outcomes: Outcomes | None,
 ) -> None:
     batch, nodes = token_ids.shape
     vocab, device = logits.shape[-1], logits.device
@@ -70,6 +73,12 @@ def verify_tree(
         child = usable[lane] & (parents[lane] == node[:, None]) & (token_ids[lane] == token[:, None])
         found = child.any(1)
         lane, node = lane[found], child.int().argmax(1)[found]  # argmax: the lowest of duplicate siblings
+
+    if outcome_index is not None:
+        outcome_index.fill_(-1)
+        if outcomes is not None:
+            expected = outcomes.parent_node, outcomes.token_ids
+            select_outcome(accepted_nodes, num_accepted, bonus_ids, *expected, outcome_index)
 
 
 def _check_nodes(token_ids: Tensor, parents: Tensor, node_counts: Tensor, vocab: int, status: Tensor) -> Tensor:

@@ -37,20 +37,28 @@ class NearTies:
 near_ties = NearTies()
 
 
-def call(on: Target, op: str, *args: Any, **kwargs: Any) -> Any:
+def call(on: Target, op: str, *args: Any, written: dict[str, Any] | None = None, **kwargs: Any) -> Any:
     """``dk.<op>`` on the target; results on the CPU.
 
     The op runs twice: with fresh outputs, and with poisoned outputs between guard bytes. Both results must
-    agree bit for bit, the guards must be intact and the inputs untouched.
+    agree bit for bit, the guards must be intact and the inputs untouched. ``written`` are keyword arguments that
+    are outputs too: they are treated alike, and filled in.
     """
     run = getattr(dk, op)
     args, kwargs = place(args, on.device), {key: place(value, on.device) for key, value in kwargs.items()}
     inputs = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
     before = [as_bytes(t).clone() for t in inputs]
-    fresh = run(*args, **kwargs, backend=on.backend)
+    extra = {key: place(value, on.device) for key, value in (written or {}).items()}
+    fresh = run(*args, **kwargs, **extra, backend=on.backend)
     buffers: list[Tensor] = []
     guarded = _guarded_like(fresh, buffers)
-    returned = run(*args, **kwargs, backend=on.backend, out=guarded)
+    guarded_extra = {key: _guarded_like(value, buffers) for key, value in extra.items()}
+    returned = run(*args, **kwargs, **guarded_extra, backend=on.backend, out=guarded)
+    for key, value in extra.items():
+        for guarded_tensor, plain in zip(tensors_in(guarded_extra[key]), tensors_in(value), strict=True):
+            assert same_bits(guarded_tensor, plain), f"{op}: {key} not fully written, or two runs differ"
+        for given, plain in zip(tensors_in(written[key]), tensors_in(value), strict=True):
+            given.copy_(plain)
     for ours, out, plain in zip(tensors_in(returned), tensors_in(guarded), tensors_in(fresh), strict=True):
         assert ours.data_ptr() == out.data_ptr(), f"{op}: out= was not returned"
         assert same_bits(out, plain), f"{op}: out= not fully written, or two runs differ"
@@ -135,6 +143,8 @@ def assert_tokens_agree(got: Tensor, expected: Tensor, perturbed: Tensor) -> Non
 
 
 def _guarded_like(value: Any, buffers: list[Tensor]) -> Any:
+    if value is None:
+        return None
     if isinstance(value, Tensor):
         size = value.numel() * value.element_size()
         buffer = torch.full((size + 2 * GUARD_BYTES,), POISON, dtype=torch.uint8, device=value.device)

@@ -10,7 +10,7 @@ import torch
 
 import d3d_kernels as dk
 
-B, N, L, K, E, V, S = 2, 4, 3, 2, 3, 40, 8
+B, N, L, K, E, V, S, BLOCK = 2, 4, 3, 2, 3, 40, 8, 2
 
 
 def i64(*shape: int) -> torch.Tensor:
@@ -33,6 +33,14 @@ def penalties() -> dk.Penalties:
 
 def tree() -> dk.DraftTree:
     return dk.DraftTree(*(t.zero_() for t in dk.DraftTree.empty(B, N).tensors()))
+
+
+def outcomes() -> dk.Outcomes:
+    return dk.Outcomes(i32(B, E), i64(B, E), torch.zeros(B, E))
+
+
+def candidates(rows: int) -> dk.Candidates:
+    return dk.Candidates(i64(rows, L, K), torch.zeros(rows, L, K), torch.zeros(rows, L, K))
 
 
 def verdict() -> dk.Verdict:
@@ -65,10 +73,27 @@ CORRECT: dict[str, Callable[[], dict]] = {
     },
     "build_tree": lambda: {
         "root_ids": i64(B),
-        "candidates": dk.Candidates(i64(B, L, K), torch.zeros(B, L, K), torch.zeros(B, L, K)),
+        "candidates": candidates(B * 5),
         "num_nodes": N,
         "num_outcomes": E,
         "stop_ids": i64(B, S),
+        "outcome_index": i32(B),
+        "root_positions": i64(B),
+        "links": dk.TreeLinks.empty(B, N),
+        "out": (dk.DraftTree.empty(B, N), dk.Outcomes.empty(B, E)),
+    },
+    "draft_tree": lambda: {
+        "logits": torch.zeros(B, L, V),
+        "root_ids": i64(B),
+        "sampling": dk.SamplingTensors.full(B),
+        "root_positions": i64(B),
+        "num_nodes": N,
+        "num_outcomes": E,
+        "k": K,
+        "penalties": penalties(),
+        "stop_ids": i64(B, S),
+        "candidates": dk.Candidates.empty(B, L, K),
+        "links": dk.TreeLinks.empty(B, N),
         "out": (dk.DraftTree.empty(B, N), dk.Outcomes.empty(B, E)),
     },
     "verify_tree": lambda: {
@@ -77,6 +102,7 @@ CORRECT: dict[str, Callable[[], dict]] = {
         "sampling": dk.SamplingTensors.full(B),
         "root_positions": i64(B),
         "penalties": penalties(),
+        "outcomes": outcomes(),
         "out": dk.Verdict.empty(B, N),
     },
     "verify_chain": lambda: {
@@ -90,8 +116,33 @@ CORRECT: dict[str, Callable[[], dict]] = {
     },
     "select_outcome": lambda: {
         "verdict": verdict(),
-        "outcomes": dk.Outcomes(i32(B, E), i64(B, E), torch.zeros(B, E)),
-        "out": i32(B),
+        "outcomes": outcomes(),
+        "candidates": candidates(B * E),
+        "out": (i32(B), dk.Candidates.empty(B, L, K)),
+    },
+    "frontier_inputs": lambda: {
+        "tree": tree(),
+        "outcomes": outcomes(),
+        "root_positions": i64(B),
+        "page_table": i32(B, 3),
+        "page_size": 4,
+        "block_size": BLOCK,
+        "mask_token_id": 1,
+        "out": dk.FrontierInputs.empty(B, N, E, BLOCK),
+    },
+    "dense_mask": lambda: {
+        "mask_bits": i32(B, N, 1),
+        "context_lengths": i64(B),
+        "num_columns": 9,
+        "dtype": torch.float32,
+        "out": torch.zeros(B, N, 9),
+    },
+    "packed_mask": lambda: {
+        "mask_bits": i32(B, N, 1),
+        "context_lengths": i64(B),
+        "max_context": 9,
+        "counts": i32(B),
+        "out": dk.PackedMask.empty(B, N, 9),
     },
     "move_kv": lambda: {"layout": layout(), "src": i64(B, 2), "dst": i64(B, 2), "counts": i32(B)},
     "rollback_kv": lambda: {"layout": layout(), "slots": i64(B, N), "verdict": verdict()},
@@ -179,6 +230,27 @@ WRONG = {
         ("stop_ids", i64(B + 1, S), ValueError, "stop_ids: expected shape"),
         ("stop_ids", i64(), ValueError, "stop_ids: expected shape"),
         ("out", (dk.DraftTree.empty(B, 5), dk.Outcomes.empty(B, E)), ValueError, r"out\[0\]: .*N = 4, got"),
+        ("outcome_index", i64(B), TypeError, "outcome_index: expected torch.int32"),
+        ("outcome_index", i32(B, 1), ValueError, "outcome_index: expected shape"),
+        ("outcome_index", i32(3), ValueError, "candidates: expected a multiple of 3 rows .*, got 10"),
+        ("outcome_index", None, ValueError, r"root_ids: expected shape \(10,\), got \(2,\)"),
+        ("outcome_index", 3, TypeError, "outcome_index: expected a torch.Tensor, got int"),
+        ("root_positions", i64(3), ValueError, "root_positions: expected shape"),
+        ("links", dk.TreeLinks.empty(B, 5), ValueError, "links: expected sizes B = 2, N = 4, got B = 2, N = 5"),
+        ("links", but("links", first_child=i64(B, N)), TypeError, "links.first_child: expected torch.int32"),
+    ],
+    "draft_tree": [
+        ("logits", torch.zeros(B, V), ValueError, "logits: expected 3 dimensions"),
+        ("root_ids", i64(3), ValueError, "root_ids: expected shape"),
+        ("root_positions", i32(B), TypeError, "root_positions: expected torch.int64"),
+        ("k", 0, ValueError, "k: expected at least 1, got 0"),
+        ("beta", -1.0, ValueError, "beta: expected a positive number, got -1.0"),
+        ("num_nodes", 0, ValueError, "num_nodes: expected at least 1"),
+        ("stop_ids", i64(B + 1, S), ValueError, "stop_ids: expected shape"),
+        ("candidates", dk.Candidates.empty(B, L, 3), ValueError, "candidates: expected sizes .*K = 2, got .*K = 3"),
+        ("candidates", candidates(B + 1), ValueError, "candidates: expected sizes R = 2"),
+        ("links", 1, TypeError, "links: expected TreeLinks, got int"),
+        ("out", (dk.DraftTree.empty(B, N), dk.Outcomes.empty(B, 1)), ValueError, r"out\[1\]: .*E = 3, got"),
     ],
     "verify_tree": [
         ("logits", torch.zeros(B, V), ValueError, "logits: expected 3 dimensions"),
@@ -196,6 +268,9 @@ WRONG = {
         ("root_positions", i64(3), ValueError, "root_positions: expected shape"),
         ("sampling", dk.SamplingTensors.full(3), ValueError, "sampling: expected sizes B = 2, got B = 3"),
         ("out", but("out", accepted_nodes=i32(B, 9)[:, :N]), ValueError, "out: expected contiguous"),
+        ("out", but("out", outcome_index=None), ValueError, "out.outcome_index: expected a tensor, since outcomes"),
+        ("outcomes", dk.Outcomes.empty(3, E), ValueError, "outcomes: expected sizes B = 2, got B = 3"),
+        ("outcomes", i64(B, E), TypeError, "outcomes: expected Outcomes, got Tensor"),
     ],
     "verify_chain": [
         ("draft_ids", i64(B, N), ValueError, r"draft_ids: expected shape \(2, 3\), got \(2, 4\)"),
@@ -224,7 +299,37 @@ WRONG = {
     "select_outcome": [
         ("verdict", None, TypeError, "verdict: expected Verdict"),
         ("outcomes", dk.Outcomes.empty(3, E), ValueError, "outcomes: expected sizes B = 2, got B = 3"),
-        ("out", i64(B), TypeError, "out: expected torch.int32"),
+        ("out", (i64(B), dk.Candidates.empty(B, L, K)), TypeError, r"out\[0\]: expected torch.int32"),
+        ("out", (i32(B), dk.Candidates.empty(B, L, 3)), ValueError, r"out\[1\]: expected sizes .*K = 2, got .*K = 3"),
+        ("candidates", candidates(B), ValueError, "candidates: expected sizes R = 6, got R = 2"),
+    ],
+    "frontier_inputs": [
+        ("tree", None, TypeError, "tree: expected DraftTree"),
+        ("outcomes", dk.Outcomes.empty(3, E), ValueError, "outcomes: expected sizes B = 2, got B = 3"),
+        ("root_positions", i64(3), ValueError, "root_positions: expected shape"),
+        ("page_table", torch.zeros(B, 3), TypeError, "page_table: expected torch.int64, got torch.float32"),
+        ("page_table", i32(3, 3), ValueError, r"page_table: expected shape \(2, 3\), got \(3, 3\)"),
+        ("page_table", i32(6), ValueError, "page_table: expected shape"),
+        ("page_table", i32(3, B).T, ValueError, "page_table: expected its last dimension dense"),
+        ("page_size", 0, ValueError, "page_size: expected at least 1, got 0"),
+        ("block_size", 0, ValueError, "block_size: expected at least 1"),
+        ("out", dk.FrontierInputs.empty(B, N, E, 3), ValueError, "out: expected sizes B = 2, Q = 9"),
+    ],
+    "dense_mask": [
+        ("mask_bits", i64(B, N, 1), TypeError, "mask_bits: expected torch.int32"),
+        ("mask_bits", i32(B, N), ValueError, "mask_bits: expected shape"),
+        ("context_lengths", i32(B), TypeError, "context_lengths: expected torch.int64"),
+        ("num_columns", -1, ValueError, "num_columns: expected at least 0"),
+        ("dtype", torch.int32, TypeError, "dtype: expected bool, float32, .*got torch.int32"),
+        ("out", torch.zeros(B, N, 8), ValueError, r"out: expected shape \(2, 4, 9\), got \(2, 4, 8\)"),
+    ],
+    "packed_mask": [
+        ("mask_bits", i32(B, 33, 1), ValueError, "mask_bits: expected at least 2 words for Q = 33, got 1"),
+        ("context_lengths", i64(3), ValueError, "context_lengths: expected shape"),
+        ("max_context", -1, ValueError, "max_context: expected at least 0"),
+        ("max_context", 2**31, ValueError, r"max_context: expected a mask below 2\^31 bytes"),
+        ("counts", i64(B), TypeError, "counts: expected torch.int32"),
+        ("out", dk.PackedMask.empty(B, N, 8), ValueError, "out: expected sizes C = 14"),
     ],
     "move_kv": [
         ("layout", None, TypeError, "layout: expected KVLayout"),

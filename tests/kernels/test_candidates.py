@@ -107,3 +107,25 @@ def test_the_first_candidate_of_the_target_is_its_sample(on: Target, p: oracle.P
         positions,
     )
     assert verdict.num_accepted.tolist() == [LENGTH] * ROWS
+
+
+@pytest.mark.parametrize("vocab", [1, 5, 64, 65, 1030, 9000])
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=str)
+def test_the_mass_of_a_row_is_one_number(on: Target, dtype, vocab) -> None:
+    """A row without filters is added up in another way than a filtered one; here the filter lets all pass."""
+    g = cases.generator("mass", dtype, vocab)
+    logits = cases.logits(21, 2, vocab, g=g, dtype=dtype) * torch.tensor([0.1, 1.0, 7.0]).repeat(7)[:, None, None]
+    positions = cases.positions(21, g)
+    plain, filtered = (
+        dk.draft_candidates(
+            logits.to(dtype).to(on.device),
+            4,
+            dk.SamplingTensors.full(21, on.device, min_p=min_p),
+            positions.to(on.device),
+            backend=on.backend,
+        )
+        for min_p in (0.0, 1e-38)
+    )
+    kept = filtered.token_ids >= 0  # a weight below 1e-38 is no mass, but it is cut
+    assert kept.any() and torch.equal(plain.token_ids[kept], filtered.token_ids[kept])
+    assert torch.equal(plain.log_probs[kept], filtered.log_probs[kept])

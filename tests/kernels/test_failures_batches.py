@@ -1,6 +1,7 @@
 """How trees, chains and batches have failed elsewhere: a test for each report, named after its number.
 
-Number 15 stands in test_noise; 20, 21 and 24 in test_kv; 22 in test_build_tree.
+Number 15 stands in test_noise; 20, 21 and 24 in test_kv; 22 in test_build_tree, test_frontier_inputs and test_masks;
+23 in test_frontier_inputs; 25 is what `harness.call` watches over in every test.
 """
 
 from __future__ import annotations
@@ -28,8 +29,14 @@ def test_failure_06_inputs_are_bit_identical_after_every_call(on: Target) -> Non
     call(on, "sample", logits[:, 0], sampling, positions, None, penalties)
     candidates = call(on, "draft_candidates", logits, 4, sampling, positions, None, penalties)
     _, outcomes = call(on, "build_tree", positions % 7 - 1, candidates, 9, 4, None, torch.tensor([3]))
-    verdict = call(on, "verify_tree", logits, tree, sampling, positions, penalties)
-    call(on, "select_outcome", verdict, outcomes)
+    call(on, "draft_tree", logits, positions % 7 - 1, sampling, positions, 9, 4, penalties=penalties)
+    verdict = call(on, "verify_tree", logits, tree, sampling, positions, penalties, outcomes=outcomes)
+    branches = dk.Candidates(*(t.repeat(4, 1, 1) for t in candidates.tensors()))
+    call(on, "select_outcome", verdict, outcomes, branches)
+    call(on, "build_tree", positions % 7, branches, 9, 4, outcome_index=verdict.outcome_index)
+    inputs = call(on, "frontier_inputs", tree, outcomes, positions % 7, torch.arange(13)[:, None], 64, 3, 5)
+    call(on, "dense_mask", inputs.mask_bits, positions % 7, 30)
+    call(on, "packed_mask", inputs.mask_bits, positions % 7, 7)
     call(on, "verify_chain", logits, tree.token_ids[:, 1:].contiguous(), None, sampling, positions)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import d3d_kernels as dk
+from d3d_kernels import registry
 
 from . import cases
 from .harness import assert_same
@@ -23,21 +24,31 @@ def flat_arguments() -> dict[str, tuple]:
     penalties = cases.penalties(batch, vocab, g).tensors()
     tree = cases.random_trees(batch, nodes, vocab, g).tensors()
     logits = cases.logits(batch, nodes, vocab, g=g)
-    drafts = cases.logits(batch, length, vocab, g=g)
+    drafts_of = cases.logits(batch, length, vocab, g=g)
     rows = torch.arange(batch).int()
-    candidates = dk.draft_candidates(drafts, k, dk.SamplingTensors(*sampling), positions, backend="reference").tensors()
+    greedy = dk.SamplingTensors.greedy(batch)
+    candidates = dk.draft_candidates(drafts_of, k, greedy, positions, backend="reference").tensors()
     cache = [torch.randn(2, 4, 1, 8, generator=g) for _ in range(4)]
     slots = torch.tensor([[1, 2], [5, 6], [7, 7]])
     counts = torch.tensor([2, 1, 0], dtype=torch.int32)
     verdict = dk.Verdict(*(t.fill_(0) for t in dk.Verdict.empty(batch, nodes).tensors())).tensors()
     outcomes = dk.Outcomes(*(t.fill_(0) for t in dk.Outcomes.empty(batch, 2).tensors())).tensors()
+    branches = tuple(t.repeat(2, 1, 1) for t in candidates)
+    index, drafted = torch.tensor([1, -1, 0]).int(), dk.Candidates.empty(batch, length, k).tensors()
+    links, drafts = dk.TreeLinks.empty(batch, nodes).tensors(), dk.Candidates.empty(batch, length, k).tensors()
+    table = torch.arange(12).view(3, 4)
     return {
         "sample": (logits[:, 0], *sampling, positions, rows, *penalties),
-        "draft_candidates": (drafts, k, *sampling, positions, None, 0.5, -1),
-        "build_tree": (positions, *candidates, nodes, 3, None, torch.tensor([5])),
-        "verify_tree": (logits, None, *tree, *sampling, positions, *penalties),
+        "draft_candidates": (drafts_of, k, *sampling, positions, None, 0.5, -1),
+        "build_tree": (positions, *branches, nodes, 3, None, torch.tensor([5]), index, positions, *links),
+        "draft_tree": (drafts_of, positions, *sampling, positions, nodes, 3, k, 0.5, -1, None, None, *penalties)
+        + (*drafted, *links),
+        "verify_tree": (logits, None, *tree, *sampling, positions, *penalties, *outcomes),
         "verify_chain": (logits, tree[0][:, 1:], logits[:, 1:].bfloat16(), *sampling, positions, "block"),
-        "select_outcome": (*verdict, *outcomes),
+        "select_outcome": (*verdict, *outcomes, *branches, *drafts),
+        "frontier_inputs": (*tree, *outcomes, positions % 7, table, 4, 2, 1),
+        "dense_mask": (tree[4], positions % 7, 9, torch.float16),
+        "packed_mask": (tree[4], positions % 7, 9, tree[3]),
         "move_kv": (cache[:2], cache[2:], "NHD", [], [], slots, slots - 1, counts),
     }
 
@@ -47,20 +58,25 @@ def test_opcheck(op: str) -> None:
     torch.library.opcheck(getattr(torch.ops.d3d, op).default, flat_arguments()[op], test_utils=OPCHECKS)
 
 
-@pytest.mark.parametrize(
-    "op", ["sample", "draft_candidates", "build_tree", "verify_tree", "verify_chain", "select_outcome"]
-)
+# Outputs that the caller may bring, besides out=.
+WRITTEN = {"sample": {"status"}, "build_tree": {"links"}, "draft_tree": {"candidates", "links"}}
+
+
+@pytest.mark.parametrize("op", [op for op in registry.OPS if op != "move_kv"])
 def test_the_registered_op_is_the_public_one(op: str) -> None:
     """Called through torch.ops, traced, and called directly: the same bits."""
     arguments = CORRECT[op]()
-    expected = getattr(dk, op)(**{name: v for name, v in arguments.items() if name not in ("out", "status")})
+    written = {"out", *WRITTEN.get(op, ())}
+    plain = {name: value for name, value in arguments.items() if name not in written}
+    expected = getattr(dk, op)(**plain)
     torch.compiler.reset()
     traced = torch.compile(lambda kw: getattr(dk, op)(**kw), fullgraph=True, backend="eager")
-    got = traced({name: v for name, v in arguments.items() if name not in ("out", "status")})
-    assert_same(got, expected)
-    returned = traced(arguments)
-    assert_same(returned, expected)
-    assert_same(arguments["out"], expected)
+    assert_same(traced(plain), expected)
+    eager = CORRECT[op]()
+    getattr(dk, op)(**eager)
+    assert_same(traced(arguments), expected)
+    for name in written:
+        assert_same(arguments[name], eager[name])
 
 
 def decision(logits, drafts, roots, sampling, positions, keys, values, slots):

@@ -39,6 +39,49 @@ D3D_INLINE Rebind<F, uint64_t> fixed_point(F weight) {
 #endif
 }
 
+// Adds up fixed_point(relative_weight(s, top)) of whole packs in 32-bit lanes. A weight is split exactly, as
+// round(2^17 w) and the rounded rest in units of 2^-40, at most 2^22; adding 3 * 2^22 leaves either integer
+// in the low bits of its float. Lanes wrap around, and the true sums of kFlush packs fit.
+template <class Real, int kLanes>
+struct RowMass {
+  using F = Pack<float, kLanes>;
+  using Word = Pack<uint32_t, kLanes>;
+  static constexpr int kFlush = 256;
+
+  Word high{}, low{};
+  uint64_t sum = 0;
+  int packs = 0;
+
+  D3D_INLINE void add(Pack<Real, kLanes> s, Real top) {
+    const float rounder = 0x1.8p23f;
+    const F x = larger(convert<float>(s - splat<Pack<Real, kLanes>>(top)), splat<F>(-87.0f));  // NaN: -87
+    const F weight = exp_shifted<0>(x);
+    const F whole = fused(weight, 0x1p17f, rounder);
+    const F rest = fused(whole - rounder, splat<F>(-0x1p-17f), weight);
+    high += bits_as<Word>(whole);
+    low += bits_as<Word>(fused(rest, 0x1p40f, rounder));
+    if (++packs == kFlush) flush();
+  }
+
+  D3D_INLINE uint64_t total() {
+    flush();
+    return sum;
+  }
+
+ private:
+  D3D_INLINE void flush() {
+    const uint32_t bias = static_cast<uint32_t>(packs) * bits_as<uint32_t>(0x1.8p23f);
+    uint32_t highs[kLanes], lows[kLanes];
+    store(highs, high - splat<Word>(bias));
+    store(lows, low - splat<Word>(bias));
+    for (int i = 0; i < kLanes; ++i)
+      sum += (static_cast<uint64_t>(highs[i]) << 23) +
+             static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(lows[i])));
+    high = low = Word{};
+    packs = 0;
+  }
+};
+
 template <class Real>
 using KeyOf = std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t>;
 

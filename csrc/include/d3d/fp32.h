@@ -18,11 +18,11 @@ D3D_NAMESPACE_BEGIN
 constexpr float kLn2High = 0x1.62e4p-1f;  // 15 bits, so that small integer multiples are exact
 constexpr float kLn2Low = 0x1.7f7d1cp-20f;
 
-// e^x for x <= 0; 0 below -87, where the result would leave the normal range.
-template <class F>
-D3D_INLINE F exp_negative(F x) {
+// 2^kShift e^x for -87 <= x <= 0, where the result is a normal number.
+template <int kShift, class F>
+D3D_INLINE F exp_shifted(F x) {
   using Bits = Rebind<F, uint32_t>;
-  const float rounder = 0x1.8p23f;  // adding it leaves round(x / ln 2) in the low bits
+  const float rounder = 0x1.8p23f + kShift;  // adding it leaves round(x / ln 2) + kShift in the low bits
   const F shifted = fused(x, 0x1.715476p+0f, rounder);
   const F n = shifted - rounder;
   const F r = fused(n, splat<F>(-kLn2Low), fused(n, splat<F>(-kLn2High), x));
@@ -31,8 +31,13 @@ D3D_INLINE F exp_negative(F x) {
   q = fused(q, r, 0x1.555492p-3f);
   q = fused(q, r, 0x1.fffffcp-2f);
   const F value = fused(r * r, q, r) + 1.0f;
-  const F scaled = bits_as<F>(bits_as<Bits>(value) + (bits_as<Bits>(shifted) << 23));
-  return choose(x >= -87.0f, scaled, splat<F>(0.0f));
+  return bits_as<F>(bits_as<Bits>(value) + (bits_as<Bits>(shifted) << 23));
+}
+
+// e^x for x <= 0; 0 below -87, where the result would leave the normal range.
+template <class F>
+D3D_INLINE F exp_negative(F x) {
+  return choose(x >= -87.0f, exp_shifted<0>(x), splat<F>(0.0f));
 }
 
 // e with x / 2^e in [2/3, 4/3).

@@ -107,7 +107,20 @@ struct Row {
   const Bits* logits;
   int32_t vocab;
   Real temperature;
-  int32_t excluded;  // a token that is not offered, or -1
+  int32_t excluded;            // a token that is not offered, or -1
+  const Bits* next = nullptr;  // the row that this thread is likely to read after this one, or null
+
+  // For passes that compute more than they read: the next row comes nearer in the meantime.
+  template <class Team>
+  D3D_INLINE void prefetch_next(Team&, int32_t first) const {
+#if !defined(__CUDACC__)
+    constexpr int kLine = 64;
+    const char* const there = reinterpret_cast<const char*>(next + first);
+    if (next)
+      for (int i = 0; i < Team::kTile * static_cast<int>(sizeof(Bits)); i += kLine)
+        __builtin_prefetch(there + i, 0, 1);
+#endif
+  }
 
   template <class Team>
   D3D_INLINE void read(Team& team, int32_t first, Tile<Real, Team>& s) const {

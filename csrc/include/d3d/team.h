@@ -17,6 +17,9 @@
 //     reduce(value, op)     op over all ranks, in rank order, to every rank; implies a sync
 //     scan(value)           exclusive prefix sum in rank order; implies a sync
 //     add(target, value)    atomic for ranks of the team; integers only, so that the order does not matter
+//     arrives_last(counter, count)
+//                           true for the last of `count` teams that call it, which then sees what the others
+//                           wrote before; the counter is 0 again afterwards
 //     draw(noise, v, words) the random words of tokens [v, v + kTile)
 //
 // Results must not depend on size(): sums are integers, comparisons have total orders (ties: lowest id).
@@ -43,6 +46,14 @@ struct SoloTeam {
   }
 
   D3D_INLINE static void add(uint64_t& target, uint64_t value) { target += value; }
+
+#if !defined(__CUDACC__)
+  D3D_INLINE static bool arrives_last(uint32_t& counter, uint32_t count) {
+    if (__atomic_add_fetch(&counter, 1, __ATOMIC_ACQ_REL) < count) return false;
+    __atomic_store_n(&counter, 0, __ATOMIC_RELAXED);
+    return true;
+  }
+#endif
 };
 
 D3D_NAMESPACE_END

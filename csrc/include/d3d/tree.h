@@ -8,6 +8,9 @@
 // whose parent is in the tree and which is no node is "last accepted node, bonus token". The heap never holds
 // more than one entry a node.
 //
+// Drafting. Each position of a request is reduced to its candidates by a team of its own; the last to arrive
+// grows the tree. So one launch leads from logits to trees, and nobody waits.
+//
 // Walking. y = y(t) at the current node's row. If a child carries y, go there, else y is the bonus token: the
 // path is token for token what sampling without a tree would have given. Only rows on the path are read.
 // Every step goes to a larger node, so a walk over any parents ends.
@@ -63,6 +66,7 @@ struct TreeHeap {
 // One request's slices of the arguments.
 struct TreeGrowth {
   const d3d_build_tree_args& args;
+  int64_t num_positions;  // 0 on a miss: nothing is known about what follows the root
   const int64_t* candidate_ids;
   const float* candidate_scores;
   const int64_t* stop_ids;
@@ -77,9 +81,21 @@ struct TreeGrowth {
   int32_t closed_begin;  // entries below max_depth, outcomes only, at the end of the heap's memory
 
   D3D_INLINE TreeGrowth(const d3d_build_tree_args& a, int64_t request, TreeEntry* entries, float* node_values)
+      : TreeGrowth(a, request, draft_of(a, request), entries, node_values) {}
+
+  // Which of the drafts [.., L, K] is the request's; -1: none.
+  D3D_INLINE static int64_t draft_of(const d3d_build_tree_args& a, int64_t request) {
+    if (!a.outcome_index) return request;
+    const int64_t branch = a.outcome_index[request];
+    return branch >= 0 && branch < a.num_branches ? request * a.num_branches + branch : -1;
+  }
+
+  D3D_INLINE TreeGrowth(const d3d_build_tree_args& a, int64_t request, int64_t draft, TreeEntry* entries,
+                        float* node_values)
       : args(a),
-        candidate_ids(a.candidate_token_ids + request * a.num_positions * a.num_candidates),
-        candidate_scores(a.candidate_scores + request * a.num_positions * a.num_candidates),
+        num_positions(draft < 0 ? 0 : a.num_positions),
+        candidate_ids(a.candidate_token_ids + larger<int64_t>(draft, 0) * a.num_positions * a.num_candidates),
+        candidate_scores(a.candidate_scores + larger<int64_t>(draft, 0) * a.num_positions * a.num_candidates),
         stop_ids(a.stop.ids + request * a.stop.stride),
         token_ids(a.token_ids + request * a.num_nodes),
         parents(a.parents + request * a.num_nodes),
@@ -104,7 +120,7 @@ struct TreeGrowth {
 
   // The entry (parent, rank), if its list goes that far.
   D3D_INLINE bool find(int32_t parent, int32_t rank, TreeEntry& entry) const {
-    if (depths[parent] >= args.num_positions || rank >= args.num_candidates) return false;
+    if (depths[parent] >= num_positions || rank >= args.num_candidates) return false;
     const float score = candidate_scores[static_cast<int64_t>(depths[parent]) * args.num_candidates + rank];
     const bool finite = score - score == 0;
     if (!finite || candidate(parent, rank) < 0) return false;
@@ -136,6 +152,15 @@ struct TreeGrowth {
       add_node(count++, candidate(best.parent, best.rank), best.parent, depths[best.parent] + 1, best.value);
     }
     return count;
+  }
+
+  // Children in the order of their numbers: going down, a node comes before the siblings met so far.
+  D3D_INLINE void link(int32_t nodes, int32_t* first_child, int32_t* next_sibling) const {
+    for (int32_t i = 0; i < args.num_nodes; ++i) first_child[i] = next_sibling[i] = -1;
+    for (int32_t i = nodes - 1; i > 0; --i) {
+      next_sibling[i] = first_child[parents[i]];
+      first_child[parents[i]] = i;
+    }
   }
 
   // Returns the number of outcomes. Takes the heap with it.
@@ -176,6 +201,8 @@ D3D_INLINE void build_tree_request(Team& team, const d3d_build_tree_args& args, 
       growth.outcome_ids[e] = -1;
       growth.outcome_scores[e] = -INFINITY;
     }
+    const int64_t first = request * args.num_nodes;
+    if (args.first_child) growth.link(nodes, args.first_child + first, args.next_sibling + first);
   }
   team.sync();
 
@@ -192,6 +219,40 @@ D3D_INLINE void build_tree_request(Team& team, const d3d_build_tree_args& args, 
       }
       mask[static_cast<int64_t>(i) * words + w] = static_cast<int32_t>(bits);
     }
+
+  if (args.positions) {
+    const int64_t root = args.root_positions ? args.root_positions[request] : 0;
+    int64_t* positions = args.positions + request * args.num_nodes;
+    for (int32_t i = team.rank(); i < args.num_nodes; i += team.size())
+      positions[i] = i < nodes ? root + growth.depths[i] : -1;
+  }
+}
+
+// What the team of one drafted position does: its candidates, and the tree if it is the request's last.
+// unit: request * L + position, or the request if L = 0. draft(): writes the candidates that args.tree reads.
+// arrivals: one counter a request, 0 before and after.
+template <class Team, class Draft>
+D3D_INLINE void draft_tree_unit(Team& team, const d3d_build_tree_args& tree, int64_t unit, uint32_t* arrivals,
+                                TreeEntry* entries, float* values, Draft draft) {
+  int64_t request = unit;
+  if (tree.num_positions > 0) {
+    request = unit / tree.num_positions;
+    draft();
+    if (!team.arrives_last(arrivals[request], static_cast<uint32_t>(tree.num_positions))) return;
+  }
+  build_tree_request(team, tree, request, entries, values);
+}
+
+// The first of the outcomes that is (last accepted node, bonus token), to every rank; -1: none.
+template <class Team>
+D3D_INLINE int32_t match_outcome(Team& team, const int32_t* parents, const int64_t* token_ids, int32_t count,
+                                 int32_t last, int64_t bonus) {
+  int32_t first = INT32_MAX;
+  if (bonus >= 0)
+    for (int32_t e = team.rank(); e < count && first == INT32_MAX; e += team.size())
+      if (parents[e] == last && token_ids[e] == bonus) first = e;
+  first = team.reduce(first, [](int32_t a, int32_t b) { return smaller(a, b); });
+  return first == INT32_MAX ? -1 : first;
 }
 
 // sample(row, position, path, path_length): y of that row of logits, or -1 if it has no finite logit; path
@@ -217,7 +278,7 @@ D3D_INLINE void verify_tree_request(Team& team, const d3d_verify_tree_args& args
     return row >= 0 && (!args.row_starts || row < args.num_rows) ? row : -1;
   };
 
-  int32_t length = 0;
+  int32_t length = 0, last = 0;
   int64_t bonus = count > 0 ? 0 : -1;
   for (int32_t node = count > 0 ? 0 : -1; node >= 0;) {
     const int64_t row = row_of(node);
@@ -230,6 +291,7 @@ D3D_INLINE void verify_tree_request(Team& team, const d3d_verify_tree_args& args
       path[length] = tokens[node];
     }
     length += node > 0;
+    last = node;
     team.sync();
     bonus = sample(row, args.root_positions[request] + length + 1, path, length);
     if (bonus < 0) {
@@ -250,21 +312,32 @@ D3D_INLINE void verify_tree_request(Team& team, const d3d_verify_tree_args& args
     args.bonus_ids[request] = bonus;
     args.status[request] = count > 0 ? flags : 0;
   }
+
+  if (args.outcome_index) {
+    const int64_t first = request * args.num_outcomes;
+    const int32_t index = match_outcome(team, args.outcome_parents + first, args.outcome_token_ids + first,
+                                        args.num_outcomes, last, bonus);
+    if (team.rank() == 0) args.outcome_index[request] = index;
+  }
 }
 
 template <class Team>
 D3D_INLINE void select_outcome_request(Team& team, const d3d_select_outcome_args& args, int64_t request) {
   const int32_t length = smaller(args.num_accepted[request], args.num_nodes);
   const int32_t last = length > 0 ? args.accepted_nodes[request * args.num_nodes + length - 1] : 0;
-  const int64_t bonus = args.bonus_ids[request];
-  const int32_t* parents = args.outcome_parents + request * args.num_outcomes;
-  const int64_t* tokens = args.outcome_token_ids + request * args.num_outcomes;
-  int32_t first = INT32_MAX;
-  if (bonus >= 0)
-    for (int32_t e = team.rank(); e < args.num_outcomes && first == INT32_MAX; e += team.size())
-      if (parents[e] == last && tokens[e] == bonus) first = e;
-  first = team.reduce(first, [](int32_t a, int32_t b) { return smaller(a, b); });
-  if (team.rank() == 0) args.index[request] = first == INT32_MAX ? -1 : first;
+  const int64_t first = request * args.num_outcomes;
+  const int32_t index = match_outcome(team, args.outcome_parents + first, args.outcome_token_ids + first,
+                                      args.num_outcomes, last, args.bonus_ids[request]);
+  if (team.rank() == 0) args.index[request] = index;
+  if (!args.candidate_ids) return;
+
+  const int64_t size = args.num_positions * args.num_candidates;
+  const int64_t from = (first + index) * size, to = request * size;
+  for (int64_t i = team.rank(); i < size; i += team.size()) {
+    args.draft_ids[to + i] = index < 0 ? -1 : args.candidate_ids[from + i];
+    args.draft_log_probs[to + i] = index < 0 ? -INFINITY : args.candidate_log_probs[from + i];
+    args.draft_scores[to + i] = index < 0 ? -INFINITY : args.candidate_scores[from + i];
+  }
 }
 
 D3D_NAMESPACE_END

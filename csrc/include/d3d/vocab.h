@@ -210,6 +210,32 @@ D3D_INLINE uint64_t team_sum(Team& team, P mine) {
   return team.reduce(fold_lanes(mine, add), add);
 }
 
+// The mass of a whole row, read from its end: that is what a scan has just left in the cache. This is the
+// part of drafting that computes, so memory is free to bring the next row.
+template <class Team, class Row, class Real>
+D3D_PASS uint64_t row_mass(Team& team, const Row& row, Real top) {
+  constexpr int kTile = Team::kTile;
+  RowMass<Real, Team::kLanes> mass;
+  const int32_t step = kTile * team.size(), own = row.vocab - kTile * team.rank();
+  for (int32_t first = row.vocab - own + (own - 1) / step * step; own > 0 && first >= 0; first -= step) {
+    Tile<Real, Team> s;
+    row.read(team, first, s);
+    row.prefetch_next(team, first);
+    for (int i = 0; i < s.kPacks; ++i) mass.add(s.pack[i], top);
+  }
+  return team.reduce(mass.total(), [](uint64_t a, uint64_t b) { return a + b; });
+}
+
+// The mass of what survives.
+template <class Team, class Row, class Real>
+D3D_INLINE uint64_t mass_of(Team& team, const Row& row, Real top, const Survivors<Real>& survivors) {
+  if (survivors.floor == Limits<Real>::kLowest && !(survivors.min_p > 0)) return row_mass(team, row, top);
+  Pack<uint64_t, Team::kLanes> kept{};
+  for_weights(team, row, top, survivors.floor,
+              [&](auto s, auto weight) D3D_INLINE_LAMBDA { kept += fixed_point(survivors.keep(s, weight)); });
+  return team_sum(team, kept);
+}
+
 template <class Team, class Real>
 D3D_INLINE Token<Real> team_best(Team& team, Token<Real> mine) {
   return team.reduce(mine, [](Token<Real> a, Token<Real> b) { return b.beats(a) ? b : a; });
@@ -274,7 +300,6 @@ D3D_PASS void draft_row(Team& team, const Row& row, const SamplingParams& params
                         float beta, int32_t k, Token<typename Row::Real>* tokens, uint64_t* histogram,
                         int64_t* token_ids, float* log_probs, float* scores) {
   using Real = typename Row::Real;
-  using Mass = Pack<uint64_t, Team::kLanes>;
   const Noise noise(params.seed, position, Purpose::kGumbel);
   Survivors<Real> survivors{Limits<Real>::kLowest, Real(0), 0.0f};
   BestTokens<Real> sink{tokens + static_cast<int64_t>(team.rank()) * k, k};
@@ -289,10 +314,7 @@ D3D_PASS void draft_row(Team& team, const Row& row, const SamplingParams& params
   }
   sink.sort();
 
-  Mass kept{};
-  for_weights(team, row, top, survivors.floor,
-              [&](auto s, auto weight) D3D_INLINE_LAMBDA { kept += fixed_point(survivors.keep(s, weight)); });
-  const float mass = static_cast<float>(team_sum(team, kept)) * 0x1p-40f;
+  const float mass = static_cast<float>(mass_of(team, row, top, survivors)) * 0x1p-40f;
   const float log_mass = log_positive(larger(mass, 0x1p-40f));
 
   // Each rank holds its best in order; the team's next is among the heads.
