@@ -1,7 +1,8 @@
 """Attention over a paged cache, and who may see whom.
 
 A forward writes its new rows into the cache and attends over the committed context and the new rows together. What
-differs between prefill, tree verification and frontier drafting is only the visibility of logical slots.
+differs between prefill, tree verification and frontier drafting is only the mask over logical slots: the first so many
+of them here, `dk.dense_mask` of ancestor bits for a tree and for the branches behind it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from d3d_runtime.models.attention import grouped_attention
 class PagedAttention:
     """Writes the new rows to `slots`, then attends over the pages of each request.
 
-    slots [B, Q] i64 (padding rows point into the dummy page), pages [B, P] i64, visible [B, Q, P * page_size] bool:
-    which logical slots of its own pages a row may see, its own included. Every row must see at least one slot, or
-    the softmax of a padding row would put NaN into the dummy page, which masked columns then multiply by zero.
+    slots [B, Q] i64 (padding rows point into the dummy page), pages [B, P] i64, mask [B, Q, P * page_size] of the
+    cache's dtype: 0 for the logical slots of its own pages that a row may see, its own included, -inf elsewhere. Every
+    row must see at least one slot, or the softmax of a padding row would put NaN into the dummy page, which masked
+    columns then multiply by zero.
     """
 
-    def __init__(self, cache: KVCache, slots: Tensor, pages: Tensor, visible: Tensor):
+    def __init__(self, cache: KVCache, slots: Tensor, pages: Tensor, mask: Tensor):
         self.cache, self.pages, self.shape = cache, pages.flatten(), pages.shape
-        self.slots = slots.flatten()
-        blocked = torch.zeros(visible.shape, dtype=cache.dtype, device=visible.device)
-        self.mask = blocked.masked_fill_(~visible, -torch.inf).unsqueeze(1)
+        self.slots, self.mask = slots.flatten(), mask.unsqueeze(1)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         rows = self.cache.rows[layer]
@@ -36,24 +36,7 @@ class PagedAttention:
         return grouped_attention(q, keys, values, self.mask)
 
 
-def first_slots_visible(limits: Tensor, num_slots: int) -> Tensor:
-    """limits [B, Q] i64 -> [B, Q, num_slots] bool: a row sees the logical slots below its limit."""
-    return torch.arange(num_slots, device=limits.device) < limits.unsqueeze(-1)
-
-
-def show_tree(visible: Tensor, first_row: int, first_slot: Tensor, seen: Tensor) -> None:
-    """Adds what rows see beyond the committed context, in place.
-
-    visible [B, Q, S] bool; seen [B, M, N] bool: row `first_row + i` sees the logical slot `first_slot[b] + j`.
-    """
-    rows, columns = seen.shape[1:]
-    slots = first_slot[:, None] + torch.arange(columns, device=seen.device)
-    part = visible[:, first_row : first_row + rows]
-    slots = slots[:, None].expand(-1, rows, -1)
-    part.scatter_(2, slots, seen | part.gather(2, slots))
-
-
-def unpack_mask_bits(mask_bits: Tensor, num_nodes: int) -> Tensor:
-    """[B, N, W] i32 of a DraftTree -> [B, N, N] bool: node i sees node j (itself and its ancestors)."""
-    shifts = torch.arange(32, dtype=torch.int32, device=mask_bits.device)
-    return ((mask_bits.unsqueeze(-1) >> shifts) & 1).bool().flatten(2)[..., :num_nodes]
+def first_slots_mask(limits: Tensor, num_slots: int, dtype: torch.dtype) -> Tensor:
+    """limits [B, Q] i64 -> [B, Q, num_slots]: a row sees the logical slots below its limit."""
+    hidden = torch.arange(num_slots, device=limits.device) >= limits.unsqueeze(-1)
+    return torch.zeros(hidden.shape, dtype=dtype, device=limits.device).masked_fill_(hidden, -torch.inf)

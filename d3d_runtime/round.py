@@ -3,7 +3,7 @@
     DRAFT    rows that were not drafted ahead draft from their root
     TREE     the N best prefixes to verify, and the E likeliest outcomes
     VERIFY   on the target  ||  on the drafter's lane, blocks behind those outcomes (async) or of other rows (pingpong)
-    SELECT   the outcome that came true: its block is the next draft, for free
+    SELECT   the outcome that came true, found at the end of the walk: its block is the next draft, for free
     COMMIT   tokens to requests, cut at the first stop condition
 
 `autoregressive` has no draft and a tree of the root alone, `sync` no outcomes. In `pingpong` the rows that have a draft
@@ -55,14 +55,14 @@ class Round:
         times.tail_ms = watch.lap()
         if plan.num_outcomes:
             ticket = self.lane.submit(self.drafter.draft_frontier, batch.for_drafter(), tree, outcomes)
-            verification, frontier = self._verify_beside(ticket, batch, tree, times)
+            verification, frontier = self._verify_beside(ticket, batch, tree, outcomes, times)
             watch.lap()
-            shape, index = outcomes.token_ids.shape, dk.select_outcome(verification.verdict, outcomes)
+            shape, index = outcomes.token_ids.shape, verification.verdict.outcome_index
             ahead = Ahead(frontier.token_ids.unflatten(0, shape), frontier.scores.unflatten(0, shape), index)
             self.lane.submit(self.drafter.keep, batch.for_drafter(), tree, outcomes, verification.verdict, index)
         elif beside is not None:
             ahead = None
-            verification, candidates = self._verify_beside(beside.ticket, batch, tree, times)
+            verification, candidates = self._verify_beside(beside.ticket, batch, tree, None, times)
             watch.lap()
             beside.receive(candidates)
         else:
@@ -107,14 +107,19 @@ class Round:
         )
 
     def _verify_beside(
-        self, ticket: Ticket, batch: Batch, tree: dk.DraftTree, times: RoundTimes
+        self,
+        ticket: Ticket,
+        batch: Batch,
+        tree: dk.DraftTree,
+        outcomes: dk.Outcomes | None,
+        times: RoundTimes,
     ) -> tuple[Verification, dk.Candidates]:
         """Verifies while the lane drafts; returns both."""
         both = Stopwatch()
         try:
             with one_core():
                 watch = Stopwatch()
-                verification = self.target.verify(batch, tree)
+                verification = self.target.verify(batch, tree, outcomes)
                 times.verify_ms = watch.lap()
         finally:  # also after an error: nobody may release pages that the lane still writes
             candidates = ticket.wait()

@@ -15,7 +15,7 @@ import d3d_kernels as dk
 from d3d_runtime.batch import Batch
 from d3d_runtime.kv_cache import KVCache, write_slots
 from d3d_runtime.models.decoder import Decoder
-from d3d_runtime.paged_attention import PagedAttention, first_slots_visible, show_tree, unpack_mask_bits
+from d3d_runtime.paged_attention import PagedAttention, first_slots_mask
 
 PREFILL_CHUNK = 256
 
@@ -36,20 +36,21 @@ class Target:
         """KV rows of `tokens`, which stand at positions `start` and on."""
         prefill(self.model, self.cache, pages, tokens, start)
 
-    def verify(self, batch: Batch, tree: dk.DraftTree) -> Verification:
+    def verify(self, batch: Batch, tree: dk.DraftTree, outcomes: dk.Outcomes | None = None) -> Verification:
+        """The verdict tells which of the outcomes came true, if there are any."""
         nodes = tree.token_ids.shape[1]
         pages = self.cache.table([r.target_pages for r in batch.requests], batch.longest - 1 + nodes)
         root = batch.root_positions
         exists = torch.arange(nodes, device=batch.device) < tree.num_nodes[:, None]
         slots = pages.physical((root[:, None] + torch.arange(nodes, device=batch.device)).where(exists, -1))
 
-        visible = first_slots_visible(root[:, None].expand(-1, nodes).where(exists, 1), pages.num_slots)
-        show_tree(visible, 0, root, unpack_mask_bits(tree.mask_bits, nodes))
-        attention = PagedAttention(self.cache, write_slots(slots), pages.table, visible)
+        mask = dk.dense_mask(tree.mask_bits, root, pages.num_slots, self.cache.dtype)
+        mask[:, :, 0].masked_fill_(~exists, 0.0)  # a padding row sees something
+        attention = PagedAttention(self.cache, write_slots(slots), pages.table, mask)
         hidden = self.model(tree.token_ids.clamp(min=0), root[:, None] + tree.depths, attention)
         logits = self.model.logits(hidden)
 
-        verdict = dk.verify_tree(logits, tree, batch.sampling, root, penalties=batch.penalties)
+        verdict = dk.verify_tree(logits, tree, batch.sampling, root, penalties=batch.penalties, outcomes=outcomes)
         dk.rollback_kv(self.cache.layout, slots, verdict)
         return Verification(verdict, logits)
 
@@ -60,6 +61,6 @@ def prefill(model: Decoder, cache: KVCache, request_pages: list[int], tokens: li
         chunk = tokens[begin : begin + PREFILL_CHUNK]
         positions = torch.arange(start + begin, start + begin + len(chunk), device=cache.device)[None]
         pages = cache.table([request_pages], start + begin + len(chunk))
-        visible = first_slots_visible(positions + 1, pages.num_slots)
-        attention = PagedAttention(cache, pages.physical(positions), pages.table, visible)
+        mask = first_slots_mask(positions + 1, pages.num_slots, cache.dtype)
+        attention = PagedAttention(cache, pages.physical(positions), pages.table, mask)
         model(torch.tensor([chunk], device=cache.device), positions, attention)

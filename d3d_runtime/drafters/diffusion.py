@@ -22,7 +22,7 @@ from d3d_runtime.batch import DraftBatch
 from d3d_runtime.kv_cache import KVCache, write_slots
 from d3d_runtime.models.config import DiffusionConfig
 from d3d_runtime.models.decoder import Decoder
-from d3d_runtime.paged_attention import PagedAttention, first_slots_visible, show_tree, unpack_mask_bits
+from d3d_runtime.paged_attention import PagedAttention, first_slots_mask
 from d3d_runtime.target import prefill
 
 
@@ -36,7 +36,7 @@ class DiffusionDrafter:
 
     def scratch_rows(self, num_nodes: int, num_outcomes: int) -> int:
         """Rows a request needs behind its committed tokens."""
-        return max(self.diffusion.num_masks, num_nodes - 1 + num_outcomes * self.diffusion.block_size)
+        return max(self.diffusion.num_masks, self._frontier_rows(num_nodes, num_outcomes))
 
     def prefill(self, pages: list[int], tokens: list[int], start: int) -> None:
         """Clean KV rows of `tokens`, which stand at positions `start` and on."""
@@ -57,52 +57,38 @@ class DiffusionDrafter:
 
         pages = self.cache.table(batch.drafter_pages, batch.longest + masks)
         limits = torch.where(row < clean, positions + 1, root[:, None] + 1 + masks).where(exists, 1)
-        visible = first_slots_visible(limits, pages.num_slots)
+        mask = first_slots_mask(limits, pages.num_slots, self.cache.dtype)
         slots = write_slots(pages.physical(positions.where(exists, -1)))
-        hidden = self.model(token_ids, positions.clamp(min=0), PagedAttention(self.cache, slots, pages.table, visible))
+        hidden = self.model(token_ids, positions.clamp(min=0), PagedAttention(self.cache, slots, pages.table, mask))
         predicting = hidden[:, clean - 1 if self.diffusion.logit_shift else clean :]
         return self._candidates(predicting, batch.sampling, root + 1, batch.penalties)
 
     def draft_frontier(self, batch: DraftBatch, tree: dk.DraftTree, outcomes: dk.Outcomes) -> dk.Candidates:
         """Candidates [B * E, L, K] for the positions behind each outcome. Empty outcomes give rows nobody selects."""
-        (size, nodes), branches = tree.token_ids.shape, outcomes.token_ids.shape[1]
-        block, first = self.diffusion.block_size, nodes - 1
-        rows = first + branches * block
-        root, device = batch.root_positions, batch.device
-        parent = outcomes.parent_node.clamp(min=0).long()
-        anchor_depth = tree.depths.gather(1, parent) + 1
-
-        masks = torch.full((size, branches, block - 1), self.diffusion.mask_token_id, device=device)
-        branch_ids = torch.cat((outcomes.token_ids.clamp(min=0)[:, :, None], masks), dim=2)
-        branch_depths = anchor_depth[:, :, None] + torch.arange(block, device=device)
-        token_ids = torch.cat((tree.token_ids[:, 1:].clamp(min=0), branch_ids.flatten(1)), dim=1)
-        positions = root[:, None] + torch.cat((tree.depths[:, 1:], branch_depths.flatten(1)), dim=1)
-
+        nodes, branches = tree.token_ids.shape[1], outcomes.token_ids.shape[1]
+        block, root = self.diffusion.block_size, batch.root_positions
         # Row i stands in logical slot n + i: the tree without its root, then the branches.
-        pages = self.cache.table(batch.drafter_pages, batch.longest + rows)
-        node_exists = torch.arange(1, nodes, device=device) < tree.num_nodes[:, None]
-        branch_exists = (outcomes.parent_node >= 0).repeat_interleave(block, dim=1)
-        exists = torch.cat((node_exists, branch_exists), dim=1)
-        slots = pages.physical((root[:, None] + 1 + torch.arange(rows, device=device)).where(exists, -1))
+        pages = self.cache.table(batch.drafter_pages, batch.longest + self._frontier_rows(nodes, branches))
+        rows = dk.frontier_inputs(
+            tree, outcomes, root, pages.table, self.cache.page_size, block, self.diffusion.mask_token_id
+        )
+        # Every row sees the root at least, so that none is without anything to see.
+        mask = dk.dense_mask(rows.mask_bits, (root + 1).clamp(min=1), pages.num_slots, self.cache.dtype)
+        attention = PagedAttention(self.cache, write_slots(rows.slots), pages.table, mask)
+        hidden = self.model(rows.token_ids, rows.positions, attention)[:, nodes - 1 :]
 
-        visible = first_slots_visible((root[:, None] + 1).expand(-1, rows), pages.num_slots)
-        path = unpack_mask_bits(tree.mask_bits, nodes)
-        branch_path = path.gather(1, parent[:, :, None].expand(-1, -1, nodes))
-        show_tree(visible, 0, root, torch.cat((path[:, 1:], branch_path.repeat_interleave(block, dim=1)), dim=1))
-        show_tree(visible, first, root + nodes, self._own_branch(branches, device).expand(size, -1, -1))
-        attention = PagedAttention(self.cache, write_slots(slots), pages.table, visible)
-        hidden = self.model(token_ids, positions, attention)[:, first:].unflatten(1, (branches, block)).flatten(0, 1)
-
-        request = torch.arange(size, device=device).repeat_interleave(branches)
+        hidden = hidden.unflatten(1, (branches, block)).flatten(0, 1)
+        request = rows.request_ids.flatten().clamp(min=0).long()
         penalties = batch.penalties
         if penalties is not None:  # a branch counts its path and g, which takes the column of the root
-            emitted = tree.token_ids[:, None].where(branch_path, -1)
+            parent = outcomes.parent_node.clamp(min=0).long()
+            seen = dk.dense_mask(tree.mask_bits, torch.zeros_like(root), nodes)
+            emitted = tree.token_ids[:, None].where(seen.gather(1, parent[:, :, None].expand(-1, -1, nodes)), -1)
             emitted[:, :, 0] = outcomes.token_ids
             counted = torch.cat((penalties.output_ids[request], emitted.flatten(0, 1)), dim=1)
             penalties = replace(penalties.select(request), output_ids=counted)
         predicting = hidden if self.diffusion.logit_shift else hidden[:, 1:]
-        positions = (root[:, None] + anchor_depth).flatten() + 1
-        return self._candidates(predicting, batch.sampling.select(request), positions, penalties)
+        return self._candidates(predicting, batch.sampling.select(request), rows.draft_positions.flatten(), penalties)
 
     def keep(
         self, batch: DraftBatch, tree: dk.DraftTree, outcomes: dk.Outcomes, verdict: dk.Verdict, index: Tensor
@@ -116,18 +102,14 @@ class DiffusionDrafter:
         path = torch.nn.functional.pad(root[:, None] + accepted, (0, 1), value=-1)
         source = torch.where(entry == verdict.num_accepted[:, None], branch.where(hit, -1)[:, None], path)
         used = entry < (verdict.num_accepted + hit)[:, None]
-        rows = nodes - 1 + outcomes.token_ids.shape[1] * block
+        rows = self._frontier_rows(nodes, outcomes.token_ids.shape[1])
         pages = self.cache.table(batch.drafter_pages, batch.longest + rows)
         src = pages.physical(source.where(used, -1))
         dst = pages.physical((root[:, None] + 1 + entry).where(used, -1))
         dk.move_kv(self.cache.layout, src, dst, verdict.num_accepted + hit.int())
 
-    def _own_branch(self, branches: int, device: torch.device) -> Tensor:
-        """[1, E * block, E * block] bool: g sees itself, a mask all of its own branch."""
-        branch = torch.arange(branches, device=device).repeat_interleave(self.diffusion.block_size)
-        offset = torch.arange(self.diffusion.block_size, device=device).repeat(branches)
-        same = branch[:, None] == branch
-        return (same & ((offset[:, None] > 0) | (offset == 0)))[None]
+    def _frontier_rows(self, num_nodes: int, num_outcomes: int) -> int:
+        return num_nodes - 1 + num_outcomes * self.diffusion.block_size
 
     def _candidates(
         self, hidden: Tensor, sampling: dk.SamplingTensors, positions: Tensor, penalties: dk.Penalties | None

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import d3d_kernels as dk
 from d3d_runtime.kv_cache import KVCache
 from d3d_runtime.models.attention import MaskedAttention, causal_attention
 from d3d_runtime.models.config import ModelConfig
 from d3d_runtime.models.decoder import Decoder
-from d3d_runtime.paged_attention import PagedAttention, first_slots_visible, show_tree
+from d3d_runtime.paged_attention import PagedAttention, first_slots_mask
 from d3d_runtime.target import prefill
 
 CONFIG = ModelConfig(50, 24, 40, 2, 6, 2, 8, 64, rope_theta=1000.0, rms_norm_eps=1e-5)
@@ -136,10 +137,8 @@ def step(model: Decoder, cache: KVCache, pages: list[list[int]], tokens: Tensor,
     """Logits [B, Q, V] of `tokens` [B, Q] at positions first[b] and on, seeing what is before them."""
     positions = first[:, None] + torch.arange(tokens.shape[1])
     table = cache.table(pages, int(positions.max()) + 1)
-    visible = first_slots_visible(positions + 1, table.num_slots)
-    return model.logits(
-        model(tokens, positions, PagedAttention(cache, table.physical(positions), table.table, visible))
-    )
+    mask = first_slots_mask(positions + 1, table.num_slots, cache.dtype)
+    return model.logits(model(tokens, positions, PagedAttention(cache, table.physical(positions), table.table, mask)))
 
 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
@@ -169,19 +168,16 @@ def test_tree_rows_equal_a_dense_forward_of_each_path(page_size):
     paths = []
     for node, parent in enumerate(parents):
         paths.append((paths[parent] if parent >= 0 else []) + [node])
-    sees = torch.zeros(1, 7, 7, dtype=torch.bool)
-    for node, path in enumerate(paths):
-        sees[0, node, path] = True
+    bits = torch.tensor([[[sum(1 << ancestor for ancestor in path)] for path in paths]], dtype=torch.int32)
 
     model = random_decoder(CONFIG)
     cache, pages = paged(model, page_size, requests=1, rows=16)
     prefill(model, cache, pages[0], prefix.tolist(), 0)
     table = cache.table(pages, 16)
-    visible = first_slots_visible(torch.full((1, 7), 9), table.num_slots)
-    show_tree(visible, 0, torch.tensor([9]), sees)
+    mask = dk.dense_mask(bits, torch.tensor([9]), table.num_slots, cache.dtype)
     positions = torch.tensor([[8 + len(path) for path in paths]])
     slots = table.physical(9 + torch.arange(7)[None])
-    hidden = model(tokens[None], positions, PagedAttention(cache, slots, table.table, visible))
+    hidden = model(tokens[None], positions, PagedAttention(cache, slots, table.table, mask))
     for node, path in enumerate(paths):
         line = torch.cat((prefix, tokens[path]))
         dense = model(line[None], torch.arange(len(line))[None], causal_attention)
