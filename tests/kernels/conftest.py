@@ -11,6 +11,8 @@ from .harness import Target, near_ties
 def _targets() -> list:
     # The compiled CPU library is part of the product: it is listed whether or not it was built.
     targets = [pytest.param(Target(name, "cpu"), id=name) for name in ("reference", "cpu")]
+    if "cpu" in registry.devices("triton"):
+        targets.append(pytest.param(Target("triton", "cpu"), id="triton"))
     if torch.cuda.is_available():
         for name in registry.available("cuda"):
             targets.append(pytest.param(Target(name, "cuda"), id=f"{name}-on-gpu", marks=pytest.mark.gpu))
