@@ -12,7 +12,7 @@ except ImportError as error:
 
 from .launch import INTERPRETED
 
-if INTERPRETED == isinstance(triton.language.sum, triton.JITFunction):
+if isinstance(triton.language.sum, triton.JITFunction) is INTERPRETED:
     raise ImportError("TRITON_INTERPRET was set or unset after Triton had been imported; set it before")
 
 from .draft_candidates import draft_candidates

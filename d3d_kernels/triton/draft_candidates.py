@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..types import Penalties, SamplingTensors
 from .fp32 import exp_negative, log_positive
-from .launch import grid_of, launch, rows_a_program
+from .launch import SPLITS, grid_of, launch, rows_a_program
 from .penalties import tables
 from .ranking import NO_TOKEN, rank
 from .rows import GREEDY_BELOW, Rows, Sampling
@@ -41,7 +41,7 @@ def draft_candidates(
     launch(
         candidates_kernel, grid_of(num_rows), found, sampling.temperature, request_ids, token_ids, log_probs, scores,
         num_rows, length, sampling.batch, splits, k, beta,
-        triton.next_power_of_2(splits), triton.next_power_of_2(splits * k), triton.next_power_of_2(k),
+        triton.next_power_of_2(k),
     )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def draft_candidates(
 def candidates_kernel(
     found, temperature, request_ids, token_ids, log_probs, scores,
     num_rows, length, batch, num_splits, k, beta,
-    SPLITS: tl.constexpr, OFFERED: tl.constexpr, PLACES: tl.constexpr, ROWS: tl.constexpr,
+    PLACES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     index = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     wanted = index < num_rows
@@ -67,7 +67,7 @@ def candidates_kernel(
     kept = tl.sum(tl.load(found.kept + at, mask=mask, other=0), 1)
     log_mass = log_positive(tl.maximum(kept.to(tl.float32) * 2.0**-40, 2.0**-40))
 
-    offer = tl.arange(0, OFFERED)[None, :]
+    offer = tl.arange(0, SPLITS * PLACES)[None, :]
     at = index.to(tl.int64)[:, None] * (num_splits * k) + offer
     mask = wanted[:, None] & (offer < num_splits * k)
     x = tl.load(found.x + at, mask=mask, other=float("-inf"))

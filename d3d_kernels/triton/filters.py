@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 
 from .fp32 import exp_negative
-from .launch import INTERPRETED, tuned
+from .launch import INTERPRETED, SPLITS, tuned
 from .rows import any_of, locate, read
 
 LOG_BARS = tl.constexpr(3)
@@ -61,7 +61,7 @@ def key_of(x):
 
 @triton.jit
 def value_of(key, REAL: tl.constexpr):
-    if REAL == tl.float64:
+    if REAL.primitive_bitwidth == 64:
         value = (key ^ ((key >> 63) & 0x7FFFFFFFFFFFFFFF)).to(tl.float64, bitcast=True)
     else:
         short = key.to(tl.int32)
@@ -85,18 +85,22 @@ def next_bars(low, high):
 
 
 @triton.jit
-def weight_above(s, weight, bars):
-    """[ROWS, BLOCK], [ROWS, BLOCK], [ROWS, BARS] -> [ROWS, BARS] i64"""
-    return tl.sum(tl.where(s[:, :, None] > bars[:, None, :], weight[:, :, None], 0), 1)
-
-
-@triton.jit
 def weight_of(s, top, BY_MASS: tl.constexpr):
     if BY_MASS:
         weight = fixed_point(relative_weight(s, top[:, None]))
     else:
         weight = (s > float("-inf")).to(tl.int64)
     return weight
+
+
+@triton.jit
+def weight_above(s, top, bars, BY_MASS: tl.constexpr):
+    """s [ROWS, BLOCK], bars [ROWS, BARS] -> [ROWS, BARS] i64
+
+    s is compared before it is weighed: the other way round Triton 3.7's layout pass fails.
+    """
+    over = s[:, None, :] > bars[:, :, None]
+    return tl.sum(tl.where(over, weight_of(s, top, BY_MASS)[:, None, :], 0), 2)
 
 
 @triton.jit
@@ -113,14 +117,14 @@ def narrow(low, high, beyond, bars, above, goal):
 
 
 @triton.jit
-def row_tops(tops, row, needed, num_splits, SPLITS: tl.constexpr):
+def row_tops(tops, row, needed, num_splits):
     """The maximum of each row that needs it, of its splits' maxima."""
     split = tl.arange(0, SPLITS)[None, :]
     at = row.index.to(tl.int64)[:, None] * num_splits + split
     return tl.max(tl.load(tops + at, mask=needed[:, None] & (split < num_splits), other=float("-inf")), 1)
 
 
-@tuned((2048, 4), (4096, 8), (8192, 8))
+@tuned((2048, 8))
 @triton.jit(do_not_specialize=["num_rows", "inner_count", "batch", "packed_rows", "num_splits", "excluded"])
 def top_kernel(
     rows, sampling, penalties, tops,
@@ -139,55 +143,68 @@ def top_kernel(
         tl.store(tops + row.index.to(tl.int64) * num_splits + split, top, mask=needed)
 
 
-@tuned((512, 4), (1024, 8))
+@tuned((1024, 4))
 @triton.jit(do_not_specialize=["num_rows", "inner_count", "batch", "packed_rows", "num_splits", "excluded"])
 def weigh_kernel(
     rows, sampling, penalties, tops, counts, masses,
     num_rows, inner_count, batch, packed_rows, num_splits, vocab, excluded,
-    SPLITS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """What lies above the first bars. counts, masses [R, splits, BARS] i64"""
     row = locate(rows, sampling, tl.program_id(0), num_rows, inner_count, batch, packed_rows, vocab, ROWS)
     by_count, by_mass = row.present & (row.top_k > 0), row.present & (row.top_p < 1)
     if any_of(by_count | by_mass):
         split = tl.program_id(1)
-        top = row_tops(tops, row, by_count | by_mass, num_splits, SPLITS)
+        top = row_tops(tops, row, by_count | by_mass, num_splits)
         bars = first_bars(top)
-        count = tl.zeros([ROWS, BARS], tl.int64)
-        mass = tl.zeros([ROWS, BARS], tl.int64)
-        for first in range(split * BLOCK, vocab, num_splits * BLOCK):
-            tokens = first + tl.arange(0, BLOCK)[None, :]
-            s = read(rows, row, penalties, tokens, inner_count, vocab, excluded)
-            if any_of(by_count):
-                count += weight_above(s, weight_of(s, top, False), bars)
-            if any_of(by_mass):
-                mass += weight_above(s, weight_of(s, top, True), bars)
         at = (row.index.to(tl.int64) * num_splits + split)[:, None] * BARS + tl.arange(0, BARS)[None, :]
-        tl.store(counts + at, count, mask=by_count[:, None])
-        tl.store(masses + at, mass, mask=by_mass[:, None])
+        if any_of(by_count):
+            above = _weigh(
+                rows, row, penalties, top, bars, split, num_splits, inner_count, vocab, excluded, False, ROWS, BLOCK
+            )
+            tl.store(counts + at, above, mask=by_count[:, None])
+        if any_of(by_mass):
+            above = _weigh(
+                rows, row, penalties, top, bars, split, num_splits, inner_count, vocab, excluded, True, ROWS, BLOCK
+            )
+            tl.store(masses + at, above, mask=by_mass[:, None])
 
 
-@tuned((2048, 8), (4096, 16))
+@triton.jit
+def _weigh(
+    rows, row, penalties, top, bars, split, num_splits, inner_count, vocab, excluded,
+    BY_MASS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The weight above each of the bars in a split's tiles. -> [ROWS, BARS] i64"""
+    above = tl.zeros([ROWS, BARS], tl.int64)
+    for first in range(split * BLOCK, vocab, num_splits * BLOCK):
+        tokens = first + tl.arange(0, BLOCK)[None, :]
+        s = read(rows, row, penalties, tokens, inner_count, vocab, excluded)
+        above += weight_above(s, top, bars, BY_MASS)
+    return above
+
+
+@tuned((2048, 8))
 @triton.jit(do_not_specialize=["num_rows", "inner_count", "batch", "packed_rows", "num_splits", "excluded"])
 def cut_kernel(
     rows, sampling, penalties, tops, counts, masses, lists, floors,
     num_rows, inner_count, batch, packed_rows, num_splits, vocab, excluded,
-    SPLITS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The smallest value that top-k and top-p leave, -inf if they are off. floors [R]; lists [R, CAPACITY]"""
     row = locate(rows, sampling, tl.program_id(0), num_rows, inner_count, batch, packed_rows, vocab, ROWS)
     by_count, by_mass = row.present & (row.top_k > 0), row.present & (row.top_p < 1)
     floor = tl.full([ROWS], float("-inf"), floors.dtype.element_ty)
     if any_of(by_count | by_mass):
-        top = row_tops(tops, row, by_count | by_mass, num_splits, SPLITS)
+        top = row_tops(tops, row, by_count | by_mass, num_splits)
         if any_of(by_count):
-            above = _sum_of_splits(counts, row, by_count, num_splits, SPLITS)
+            above = _sum_of_splits(counts, row, by_count, num_splits)
             floor = _find_cut(
                 rows, row, penalties, lists, top, above, row.top_k.to(tl.int64), by_count,
                 inner_count, vocab, excluded, False, ROWS, BLOCK,
             )  # fmt: skip
         if any_of(by_mass):
-            above = _sum_of_splits(masses, row, by_mass, num_splits, SPLITS)
+            above = _sum_of_splits(masses, row, by_mass, num_splits)
             total = tl.max(above, 1)  # that of the bar below everything
             if any_of(by_mass & by_count):
                 left = tl.zeros([ROWS], tl.int64)
@@ -206,7 +223,7 @@ def cut_kernel(
 
 
 @triton.jit
-def _sum_of_splits(partial, row, needed, num_splits, SPLITS: tl.constexpr):
+def _sum_of_splits(partial, row, needed, num_splits):
     split = tl.arange(0, SPLITS)[None, :, None]
     at = (row.index.to(tl.int64)[:, None, None] * num_splits + split) * BARS + tl.arange(0, BARS)[None, None, :]
     return tl.sum(tl.load(partial + at, mask=needed[:, None, None] & (split < num_splits), other=0), 1)
@@ -228,22 +245,19 @@ def _find_cut(
     while any_of(count > CAPACITY):
         bars = next_bars(low, high)
         values = value_of(bars, top.dtype)
-        above = tl.zeros([ROWS, BARS], tl.int64)
-        for first in range(0, vocab, BLOCK):
-            tokens = first + tl.arange(0, BLOCK)[None, :]
-            s = read(rows, row, penalties, tokens, inner_count, vocab, excluded)
-            above += weight_above(s, weight_of(s, top, BY_MASS), values)
+        above = _weigh(
+            rows, row, penalties, top, values, 0, 1, inner_count, vocab, excluded, BY_MASS, ROWS, BLOCK
+        )
         low, high, beyond = narrow(low, high, beyond, bars, above, goal)
         count = _collect(rows, row, penalties, lists, low, high, top, inner_count, vocab, excluded, ROWS, BLOCK)
 
     place = tl.arange(0, CAPACITY)[None, :]
-    listed = place < count[:, None]
-    s = tl.load(lists + row.index.to(tl.int64)[:, None] * CAPACITY + place, mask=listed, other=float("-inf"))
-    weight = tl.where(listed, weight_of(s, top, BY_MASS), 0)
+    at = lists + row.index.to(tl.int64)[:, None] * CAPACITY + place
+    s = tl.load(at, mask=place < count[:, None], other=float("-inf"))  # which weighs nothing
     unlisted = beyond  # weight above the list
     while any_of(low < high):
         bars = next_bars(low, high)
-        above = unlisted[:, None] + weight_above(s, weight, value_of(bars, top.dtype))
+        above = unlisted[:, None] + weight_above(s, top, value_of(bars, top.dtype), BY_MASS)
         low, high, beyond = narrow(low, high, beyond, bars, above, goal)
     return value_of(low, top.dtype)
 

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from .filters import BARS, CAPACITY, cut_kernel, fixed_point, relative_weight, row_tops, top_kernel, weigh_kernel
-from .launch import grid_of, launch, splits_of, tuned
+from .launch import SPLITS, grid_of, launch, splits_of, tuned
 from .philox import GUMBEL, GUMBEL_MAX, gumbel, noise_words
 from .rows import Rows, Sampling, any_of, locate, read
 
@@ -54,7 +54,6 @@ def rank(
     vocab, device = logits.shape[-1], logits.device
     real = torch.float64 if logits.dtype == torch.float64 else torch.float32
     splits = splits_of(num_rows, vocab, device)
-    padded_splits = triton.next_power_of_2(splits)
 
     def partial(dtype: torch.dtype, *shape: int) -> torch.Tensor:
         return torch.empty(num_rows, *shape, dtype=dtype, device=device)
@@ -69,9 +68,9 @@ def rank(
     sizes = (num_rows, inner_count, sampling.seed.shape[0], logits.shape[0], splits, vocab, excluded)
     spread = grid_of(num_rows, splits)
     launch(top_kernel, spread, *source, tops, *sizes, with_mass)
-    launch(weigh_kernel, spread, *source, tops, counts, masses, *sizes, padded_splits)
-    launch(cut_kernel, grid_of(num_rows, 1), *source, tops, counts, masses, lists, floors, *sizes, padded_splits)
-    launch(rank_kernel, spread, *source, floors, found, *sizes, k, padded_splits, triton.next_power_of_2(k))
+    launch(weigh_kernel, spread, *source, tops, counts, masses, *sizes)
+    launch(cut_kernel, grid_of(num_rows, 1), *source, tops, counts, masses, lists, floors, *sizes)
+    launch(rank_kernel, spread, *source, floors, found, *sizes, k, triton.next_power_of_2(k))
     return found, splits
 
 
@@ -80,7 +79,7 @@ def rank(
 def rank_kernel(
     rows, sampling, penalties, floors, found,
     num_rows, inner_count, batch, packed_rows, num_splits, vocab, excluded, k,
-    SPLITS: tl.constexpr, PLACES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PLACES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A split's K best, in PLACES >= K places. A tile is out, before any noise is drawn, if even the largest noise
     could not lift its maximum above the worst of them."""
@@ -92,9 +91,9 @@ def rank_kernel(
     by_min = row.present & (row.min_p > 0)
     top = tl.zeros([ROWS], real)
     if found.kept is not None:
-        top = row_tops(found.tops, row, row.present, num_splits, SPLITS)
+        top = row_tops(found.tops, row, row.present, num_splits)
     elif any_of(by_min):
-        top = row_tops(found.tops, row, by_min, num_splits, SPLITS)
+        top = row_tops(found.tops, row, by_min, num_splits)
 
     place = tl.arange(0, PLACES)[None, :]
     best_x = tl.where(place < k, float("-inf"), float("inf")).to(real) + tl.zeros([ROWS, PLACES], real)
@@ -146,7 +145,7 @@ def rank_kernel(
 
 
 @triton.jit
-def best_split(found, index, wanted, num_splits, SPLITS: tl.constexpr):
+def best_split(found, index, wanted, num_splits):
     """Puts the splits of rows `index` together for K = 1 -> ids [ROWS], NO_TOKEN if a row has no finite logit."""
     split = tl.arange(0, SPLITS)[None, :]
     at = index.to(tl.int64)[:, None] * num_splits + split

@@ -28,18 +28,17 @@ def sample(
     rows = Rows(logits, logits.stride(0), 0, None, request_ids, positions, None)
     known = tables(penalties, logits, sampling.batch, None, None)
     found, splits = rank(rows, Sampling(*sampling.tensors()), known, num_rows, 1)
-    padded_splits = triton.next_power_of_2(splits)
-    launch(sample_kernel, grid_of(num_rows), found, token_ids, status, num_rows, splits, padded_splits)
+    launch(sample_kernel, grid_of(num_rows), found, token_ids, status, num_rows, splits)
 
 
 @rows_a_program
 @triton.jit(do_not_specialize=["num_rows", "num_splits"])
 def sample_kernel(
-    found, token_ids, status, num_rows, num_splits, SPLITS: tl.constexpr, ROWS: tl.constexpr
+    found, token_ids, status, num_rows, num_splits, ROWS: tl.constexpr
 ):
     index = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     wanted = index < num_rows
-    token = best_split(found, index, wanted, num_splits, SPLITS)
+    token = best_split(found, index, wanted, num_splits)
     nothing = token == NO_TOKEN
     tl.store(token_ids + index, tl.where(nothing, 0, token).to(tl.int64), mask=wanted)
     tl.store(status + index, tl.where(nothing, NO_FINITE_LOGIT, 0), mask=wanted)

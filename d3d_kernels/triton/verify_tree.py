@@ -55,10 +55,9 @@ def verify_tree(
     found, splits = rank(rows, Sampling(*sampling.tensors()), known, batch * nodes, nodes)
 
     verdict = (accepted_nodes, num_accepted, bonus_ids, status)
-    padded_splits = triton.next_power_of_2(splits)
     launch(
         walk_kernel, grid_of(batch), *trees, row_starts, found, *verdict,
-        batch, nodes, logits.shape[0], splits, padded_splits, padded_nodes,
+        batch, nodes, logits.shape[0], splits, padded_nodes,
     )  # fmt: skip
 
 
@@ -98,7 +97,7 @@ def check_kernel(
 @triton.jit(do_not_specialize=["batch", "num_nodes", "packed_rows", "num_splits"])
 def walk_kernel(
     token_ids, parents, node_counts, row_starts, found, accepted_nodes, num_accepted, bonus_ids, status,
-    batch, num_nodes, packed_rows, num_splits, SPLITS: tl.constexpr, NODES: tl.constexpr, ROWS: tl.constexpr,
+    batch, num_nodes, packed_rows, num_splits, NODES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """From the root to the lowest child that carries the node's token, until there is none."""
     request = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -126,7 +125,7 @@ def walk_kernel(
             at = tl.where(outside, -1, at)
         accepted = tl.where((at > 0)[:, None] & (node == length[:, None]), at[:, None], accepted)
         length += (at > 0).to(tl.int32)
-        y = best_split(found, request * num_nodes + at, at >= 0, num_splits, SPLITS)
+        y = best_split(found, request * num_nodes + at, at >= 0, num_splits)
         flags |= tl.where((at >= 0) & (y == NO_TOKEN), NO_FINITE_LOGIT, 0)
         y = tl.where(y == NO_TOKEN, 0, y)
         bonus = tl.where(at >= 0, y, bonus)
