@@ -29,7 +29,7 @@ from .rows import any_of, locate, read
 
 LOG_BARS = tl.constexpr(3)
 BARS = tl.constexpr(8)
-CAPACITY = tl.constexpr(64 if INTERPRETED else 2048)  # values of a row's list
+CAPACITY = tl.constexpr(256 if INTERPRETED else 2048)  # values of a row's list
 
 
 @triton.jit
