@@ -18,7 +18,7 @@ import triton.language as tl
 INTERPRETED = triton.knobs.runtime.interpret
 SPLITS = tl.constexpr(4 if INTERPRETED else 64)  # programs a row at most; padding where kernels put splits together
 PROGRAMS_PER_PROCESSOR = 4
-INTERPRETER_ROWS = 32
+INTERPRETER_ROWS = 64
 
 # fp-fusion off: rounding is part of a kernel's definition, see fp32.py.
 OPTIONS = {"enable_fp_fusion": False}
@@ -51,7 +51,7 @@ def grid_of(rows: int, splits: int = 1):
 def splits_of(rows: int, vocab: int, device: torch.device) -> int:
     """Over how many programs to spread a row, so that few rows fill the GPU too."""
     if INTERPRETED:
-        return 3
+        return 2
     wanted = triton.cdiv(PROGRAMS_PER_PROCESSOR * _processors(device), rows)
     return max(1, min(wanted, SPLITS.value, triton.cdiv(vocab, 1024)))
 

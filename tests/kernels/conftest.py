@@ -7,6 +7,7 @@ import torch
 
 from d3d_kernels import registry
 
+from . import interpreter
 from .harness import Target, near_ties
 
 
@@ -37,22 +38,21 @@ def on(request: pytest.FixtureRequest) -> Target:
     module = registry.load(target.backend)
     if isinstance(module, ImportError):
         pytest.fail(f"backend {target.backend!r} cannot be imported: {module}", pytrace=False)
+    if target == Target("triton", "cpu"):
+        interpreter.quicken()
     return target
 
 
 # Triton's interpreter takes a second or so a call, so that it runs this much of the suite: each op, dtype, stride,
 # penalties, and the shapes of trees and rows that have failed elsewhere. The rest is marked slow.
 INTERPRETED = (
-    *(
-        f"{op}[triton-{kind}]"
-        for op in ("test_sample", "test_draft_candidates", "test_verify_tree")
-        for kind in (
-            "plain-float32-padded-1030",
-            "plain-float64-padded-5",
-            "penalised-bfloat16-strided-33",
-            "penalised-float16-dense-257",
-        )
-    ),
+    "test_sample[triton-plain-float32-padded-1030]",
+    "test_sample[triton-penalised-bfloat16-strided-33]",
+    "test_sample[triton-plain-float64-padded-5]",
+    "test_draft_candidates[triton-plain-bfloat16-strided-1030]",
+    "test_draft_candidates[triton-penalised-float16-dense-257]",
+    "test_verify_tree[triton-plain-float16-strided-257]",
+    "test_verify_tree[triton-penalised-float64-padded-5]",
     "test_verify_chain[triton-penalised-bfloat16]",
     "test_sample_status[triton-plain-float32]",
     "test_failure_11_cyclic_or_missing_parent[triton-1.0-[-1, 2, 1, 2]]",
