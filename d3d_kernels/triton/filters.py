@@ -184,7 +184,7 @@ def _weigh(
     return above
 
 
-@tuned((2048, 8))
+@tuned((2048, 16))
 @triton.jit(do_not_specialize=["num_rows", "inner_count", "batch", "packed_rows", "num_splits", "excluded"])
 def cut_kernel(
     rows, sampling, penalties, tops, counts, masses, lists, floors,

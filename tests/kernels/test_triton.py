@@ -156,8 +156,8 @@ def test_draft_trees_fall_back_for_the_structural_ops() -> None:
     assert_same(tree.token_ids, dk.draft_tree(*arguments, backend="reference")[0].token_ids)
 
 
-# Upper limits; a kernel above them would still run, but fewer of its programs at once.
-REGISTERS = {"cut_kernel": 232, "weigh_kernel": 168}  # of one program a row, and of eight bars at once
+# Upper limits. A kernel above them would still run, but fewer of its programs at once.
+REGISTERS = {"weigh_kernel": 168}  # eight bars at once
 REGISTERS_OF_OTHERS = 128
 SHARED_BYTES = 48 << 10  # what every GPU gives without asking
 
