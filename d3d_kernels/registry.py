@@ -3,12 +3,13 @@
 reference   plain torch, any device: the specification
 cpu         the compiled C++ library, CPU tensors
 cuda        the compiled CUDA library, CUDA tensors
-triton      Triton kernels, CUDA tensors
+triton      Triton kernels, CUDA tensors; under TRITON_INTERPRET=1 CPU tensors instead, for tests
 
-The default is the compiled library of the tensors' device, or the reference, with one warning, where it is
-missing. ``D3D_BACKEND=name`` in the environment (read at import), ``set_backend(name)`` or ``backend=name``
-in a call force one; a forced backend that cannot run is an error. An op that a backend does not have runs on
-the reference, with one warning.
+The default is the compiled library of the tensors' device; for CUDA tensors, where it is not built or lacks the
+op, Triton; else the reference, with one warning. ``D3D_BACKEND=name`` in the environment (read at import),
+``set_backend(name)`` or ``backend=name`` in a call force one; a forced backend that cannot run is an error. An op
+that a forced backend does not have runs on the reference, with one warning. Nothing is imported before it is
+asked for.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ OPS = (
     "packed_mask",
     "move_kv",
 )
-DEVICES = {"reference": ("cpu", "cuda"), "cpu": ("cpu",), "cuda": ("cuda",), "triton": ("cuda",)}
-BACKENDS = tuple(DEVICES)
+BACKENDS = ("reference", "cpu", "cuda", "triton")
+PREFERRED = {"cpu": ("cpu",), "cuda": ("cuda", "triton")}  # before the reference
 
 _kernels: dict[tuple[str, torch.device, str | None], Callable] = {}  # what kernel() has resolved so far
 _forced: str | None = None
@@ -61,7 +62,16 @@ def kernel(op: str, device: torch.device, backend: str | None) -> Callable:
 
 def available(device_type: str) -> list[str]:
     """Backends that can run on tensors of this device here."""
-    return [name for name in BACKENDS if device_type in DEVICES[name] and not isinstance(load(name), Exception)]
+    return [name for name in BACKENDS if device_type in devices(name) and not isinstance(load(name), ImportError)]
+
+
+def devices(name: str) -> tuple[str, ...]:
+    """The types of devices whose tensors a backend takes."""
+    if name == "reference":
+        return "cpu", "cuda"
+    if name == "triton":
+        return ("cpu",) if os.environ.get("TRITON_INTERPRET") == "1" else ("cuda",)
+    return (name,)
 
 
 @cache
@@ -75,18 +85,23 @@ def load(name: str) -> ModuleType | ImportError:
 
 def _resolve(op: str, device_type: str, forced: str | None) -> Callable:
     if forced is not None:
-        if device_type not in DEVICES[_known(forced)]:
+        if device_type not in devices(_known(forced)):
             raise ValueError(f"backend: {forced!r} cannot run on {device_type} tensors")
         module = load(forced)
         if isinstance(module, ImportError):
             raise RuntimeError(f"backend {forced!r} is not available: {module}") from module
         return _function(op, forced, module)
-    native = "cuda" if device_type == "cuda" else "cpu"
-    module = load(native) if device_type in DEVICES[native] else ImportError("no compiled library for this device")
-    if isinstance(module, ImportError):
-        _warn_once(f"d3d_kernels runs {device_type} tensors on the slow reference backend: {module}")
-        return _function(op, "reference", load("reference"))
-    return _function(op, native, module)
+    missing = []
+    for name in PREFERRED.get(device_type, ()):
+        module = load(name) if device_type in devices(name) else None
+        if isinstance(module, ImportError):
+            missing.append(str(module))
+        elif hasattr(module, op):
+            return getattr(module, op)
+    if not missing:
+        missing.append(f"no other has {op}")
+    _warn_once(f"d3d_kernels runs {device_type} tensors on the slow reference backend: {'; '.join(missing)}")
+    return _function(op, "reference", load("reference"))
 
 
 def _function(op: str, name: str, module: ModuleType | ImportError) -> Callable:
@@ -105,7 +120,7 @@ def _warn_once(message: str) -> None:
 
 
 def _known(name: str) -> str:
-    if name not in DEVICES:
+    if name not in BACKENDS:
         raise ValueError(f"backend: expected one of {', '.join(BACKENDS)}, got {name!r}")
     return name
 

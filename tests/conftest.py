@@ -1,6 +1,13 @@
-"""What all tests share: hypothesis, repeatable and without wall-clock deadlines on a busy machine."""
+"""What all tests share: hypothesis, repeatable and without wall-clock deadlines on a busy machine; and Triton's
+interpreter where there is no GPU, which has to be chosen before Triton is first imported."""
 
+import os
+
+import torch
 from hypothesis import HealthCheck, settings
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 settings.register_profile(
     "repeatable",

@@ -124,7 +124,7 @@ def _check_kernels() -> Iterator[Finding]:
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     for name in registry.BACKENDS:
         what, module = f"kernels {name}", registry.load(name)
-        where = [device for device in devices if device in registry.DEVICES[name]]
+        where = [device for device in devices if device in registry.devices(name)]
         if isinstance(module, ImportError):
             yield Finding(what, NOTE, _why_not(module), GET_KERNELS.get(name) if where else None)
         elif not where:

@@ -1,16 +1,22 @@
 """Every test that takes ``on`` runs on every backend that this machine must be able to run."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
 from d3d_kernels import registry
 
+from . import interpreter
 from .harness import Target, near_ties
 
 
 def _targets() -> list:
     # The compiled CPU library is part of the product: it is listed whether or not it was built.
     targets = [pytest.param(Target(name, "cpu"), id=name) for name in ("reference", "cpu")]
+    if "cpu" in registry.devices("triton"):
+        installed = pytest.mark.skipif(not find_spec("triton"), reason='needs Triton: pip install "d3d-engine[gpu]"')
+        targets.append(pytest.param(Target("triton", "cpu"), id="triton", marks=installed))
     if torch.cuda.is_available():
         for name in registry.available("cuda"):
             targets.append(pytest.param(Target(name, "cuda"), id=f"{name}-on-gpu", marks=pytest.mark.gpu))
@@ -32,7 +38,34 @@ def on(request: pytest.FixtureRequest) -> Target:
     module = registry.load(target.backend)
     if isinstance(module, ImportError):
         pytest.fail(f"backend {target.backend!r} cannot be imported: {module}", pytrace=False)
+    if target == Target("triton", "cpu"):
+        interpreter.quicken()
     return target
+
+
+# Triton's interpreter takes a second or so a call, so that it runs this much of the suite: each op, dtype, stride,
+# penalties, and the shapes of trees and rows that have failed elsewhere. The rest is marked slow.
+INTERPRETED = (
+    "test_sample[triton-plain-float32-padded-1030]",
+    "test_sample[triton-penalised-bfloat16-strided-33]",
+    "test_sample[triton-plain-float64-padded-5]",
+    "test_draft_candidates[triton-plain-bfloat16-strided-1030]",
+    "test_draft_candidates[triton-penalised-float16-dense-257]",
+    "test_verify_tree[triton-plain-float16-strided-257]",
+    "test_verify_tree[triton-penalised-float64-padded-5]",
+    "test_verify_chain[triton-penalised-bfloat16]",
+    "test_sample_status[triton-plain-float32]",
+    "test_failure_11_cyclic_or_missing_parent[triton-1.0-[-1, 2, 1, 2]]",
+    "test_failure_12_temperatures_0_and_1e_8_and_1_in_one_batch[triton]",
+    "test_a_packed_row_outside_the_logits[triton]",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        target = getattr(item, "callspec", None) and item.callspec.params.get("on")
+        if target == Target("triton", "cpu") and item.name not in INTERPRETED:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -57,10 +57,50 @@ def test_a_forced_backend_that_is_missing_is_an_error(monkeypatch: pytest.Monkey
 
 
 def test_an_op_that_a_backend_lacks_runs_on_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     pretend(monkeypatch, triton=types.SimpleNamespace())
     with pytest.warns(RuntimeWarning, match="'triton' has no build_tree"):
         found = registry.kernel("build_tree", torch.device("cuda"), "triton")
     assert found is registry.load("reference").build_tree
+
+
+def test_cuda_tensors_run_on_cuda_then_triton_then_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled() -> None: ...
+
+    def tiled() -> None: ...
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    gpu = torch.device("cuda")
+    kernels = types.SimpleNamespace(sample=tiled, verify_tree=tiled)
+    pretend(monkeypatch, cuda=types.SimpleNamespace(sample=compiled), triton=kernels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert registry.kernel("sample", gpu, None) is compiled
+        assert registry.kernel("verify_tree", gpu, None) is tiled
+    pretend(monkeypatch, cuda=ImportError("not built"), triton=kernels)
+    registry.set_backend(None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert registry.kernel("sample", gpu, None) is tiled
+    with pytest.warns(RuntimeWarning, match="cuda tensors on the slow reference backend: not built"):
+        assert registry.kernel("build_tree", gpu, None) is registry.load("reference").build_tree
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        registry.kernel("select_outcome", gpu, None)
+
+
+def test_triton_takes_cpu_tensors_only_under_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tiled() -> None: ...
+
+    pretend(monkeypatch, triton=types.SimpleNamespace(sample=tiled))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert registry.devices("triton") == ("cuda",)
+    with pytest.raises(ValueError, match="'triton' cannot run on cpu tensors"):
+        registry.kernel("sample", CPU, "triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert registry.devices("triton") == ("cpu",)
+    assert registry.kernel("sample", CPU, "triton") is tiled
+    assert registry.kernel("sample", CPU, None) is not tiled
 
 
 def test_set_backend_forces_every_call_but_those_that_say_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
