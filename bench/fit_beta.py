@@ -1,6 +1,6 @@
 """How candidates should be scored at T > 0: tau of the embedded pair under several definitions.
 
-    python -m bench.fit_beta --problems 16 --temperatures 0.7 1.0
+    python -m bench.fit_beta --problems 16 --temperatures 0.7 1.0 1.5 2.0
 
 Verification is lossless, so the text of a request does not depend on its drafts. It is generated once, the drafter runs
 once from every position of it, and every definition of the scores is then replayed on the same logits: the tree that it
@@ -33,7 +33,7 @@ from d3d_runtime.training.drafter import block_rows
 from d3d_runtime.training.problems import generate
 
 NODES = (8, 16, 32)
-BETAS = (0.25, 0.35, 0.5, 0.7, 1.0)
+BETAS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
 Score = Callable[[Tensor, Tensor], Tensor]  # log softmax(x), log q [A, L, K] -> scores
 
 
@@ -45,10 +45,10 @@ def definitions() -> dict[str, Score]:
         return score
 
     found = {f"sharpened, beta {beta}": sharpened(beta) for beta in BETAS}
-    found |= {f"by depth, beta {b}, slope {s}": sharpened(b, s) for b in (0.25, 0.35, 0.5) for s in (0.1, 0.3)}
+    found |= {f"by depth, beta {b}, slope {s}": sharpened(b, s) for b in (0.5, 1.0) for s in (0.1, 0.3)}
     found["log q"] = lambda x, log_q: log_q
     found["raw x"] = lambda x, log_q: x - x[..., :1]
-    found |= {f"mixed, beta {b}": lambda x, log_q, b=b: (sharpened(b)(x, log_q) + log_q) / 2 for b in (0.35, 0.5)}
+    found |= {f"mixed, beta {b}": lambda x, log_q, b=b: (sharpened(b)(x, log_q) + log_q) / 2 for b in (0.5, 1.0)}
     return found
 
 
@@ -106,7 +106,7 @@ def texts(engine: Engine, temperature: float, problems: int) -> list[Text]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--problems", type=int, default=16)
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.7, 1.0])
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.7, 1.0, 1.5, 2.0])
     flags = parser.parse_args()
     problems, temperatures = flags.problems, flags.temperatures
     engine = Engine(mode="autoregressive")

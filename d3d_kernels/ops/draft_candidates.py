@@ -17,7 +17,7 @@ def draft_candidates(
     request_ids: Tensor | None = None,
     penalties: Penalties | None = None,
     *,
-    beta: float = 0.5,
+    beta: float = 1.0,
     mask_token_id: int = -1,
     out: Candidates | None = None,
     backend: str | None = None,
@@ -36,7 +36,7 @@ def draft_candidates(
         positions: [R] i64, position of the *first* drafted token (root + 1); slot l is at positions[r] + l.
         request_ids: [R] i32 in [0, B) (any other id: no candidates); None: R == B.
         penalties: of the same B requests; the committed tokens only.
-        beta: sharpening of the sampled scores, > 0.
+        beta: temper of the sampled scores, > 0; below 1 it sharpens them.
         mask_token_id: never a candidate (the drafter's mask token); -1: none.
         out: Candidates to write and return.
         backend: forces one backend for this call.

@@ -19,7 +19,7 @@ def draft_tree(
     k: int = 8,
     *,
     penalties: Penalties | None = None,
-    beta: float = 0.5,
+    beta: float = 1.0,
     mask_token_id: int = -1,
     max_depth: int | None = None,
     stop_ids: Tensor | None = None,

@@ -4,7 +4,7 @@
     T >= 1e-5  ranked by x = s + G; score = log-softmax over the K values x / beta
 
 A raw x is no log-probability, and sums of it distort the tree; normalised over the row's candidates and
-sharpened by beta it ranks prefixes by how likely the coupled target is to take them.
+tempered by beta it ranks prefixes by how likely the coupled target is to take them.
 """
 
 from __future__ import annotations
