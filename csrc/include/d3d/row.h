@@ -77,6 +77,28 @@ struct Tile {
   }
 };
 
+// act(i, pack i of each tile). On a GPU a loop that turns the registers round, because this is where scans get to
+// rarely: copied out, it would take more registers than all the rest.
+template <class Act, class Team, class T, class... More>
+D3D_INLINE void for_packs(Act act, Tile<T, Team> first, Tile<More, Team>... more) {
+  constexpr int kPacks = Tile<T, Team>::kPacks;
+#if defined(__CUDA_ARCH__)
+  const auto turn = [](auto& tile) {
+    const auto head = tile.pack[0];
+    for (int i = 0; i + 1 < kPacks; ++i) tile.pack[i] = tile.pack[i + 1];
+    tile.pack[kPacks - 1] = head;
+  };
+  D3D_ROLLED
+  for (int i = 0; i < kPacks; ++i) {
+    act(i, first.pack[0], more.pack[0]...);
+    turn(first);
+    (turn(more), ...);
+  }
+#else
+  for (int i = 0; i < kPacks; ++i) act(i, first.pack[i], more.pack[i]...);
+#endif
+}
+
 template <class T, class Team>
 D3D_INLINE void make_comparable(Tile<T, Team>& x) {
   for (auto& pack : x.pack) pack = comparable<T>(pack);
@@ -125,12 +147,13 @@ struct Row {
   template <class Team>
   D3D_INLINE void read(Team& team, int32_t first, Tile<Real, Team>& s) const {
     read_raw(team, first, s);
-    make_comparable(s);
+    refine(s);
   }
 
-  // The same, but NaN and +inf may be left: for a scan that skips nearly all tiles by tile_maximum.
+  // The same before NaN, +inf and the temperature are seen to: for a scan that skips nearly all tiles by their
+  // maximum.
   template <class Team>
-  D3D_INLINE void read_raw(Team&, int32_t first, Tile<Real, Team>& s) const {
+  D3D_INLINE void read_raw(Team& team, int32_t first, Tile<Real, Team>& s) const {
     constexpr int kLanes = Team::kLanes, kTile = Team::kTile;
     using P = Pack<Bits, kLanes>;
     const Bits* from = logits + first;
@@ -139,25 +162,43 @@ struct Row {
       prefetch<kTile>(from);
       for (int i = 0; i < s.kPacks; ++i) s.pack[i] = Logit::widen(load<P>(from + i * kLanes));
     } else {
+      if (first + kTile * (team.size() + 1) <= vocab) prefetch_to_l2(from + kTile * team.size());
       const Bytes<kTile> tile = copy<kTile>(from, vocab - first);
       for (int i = 0; i < s.kPacks; ++i) s.pack[i] = Logit::widen(load<P>(tile.bits + i * kLanes));
     }
-    if (temperature != 1) {  // the quotient may overflow again
-      make_comparable(s);
-      for (int i = 0; i < s.kPacks; ++i) s.pack[i] = s.pack[i] / temperature;
-    }
     if (!whole || (excluded >= first && excluded < first + kTile)) mask(first, s);
+  }
+
+  template <class Team>
+  D3D_INLINE void refine(Tile<Real, Team>& s) const {
+    make_comparable(s);
+    if (temperature == 1) return;
+    for (auto& pack : s.pack) pack = comparable<Real>(pack / temperature);  // the quotient may overflow again
+  }
+
+  // The maximum of what refine() would make of the tile: division keeps the order.
+  template <class Team>
+  D3D_INLINE Real refined_maximum(const Tile<Real, Team>& raw) const {
+    const Real most = tile_maximum(raw);
+    return temperature == 1 ? most : comparable<Real>(most / temperature);
   }
 
  private:
   // A core's own prefetchers stop at the end of a page, so a row of hundreds of pages is read at 80 % of what
   // memory gives; asking one kilobyte ahead gets 90 %. Asking beyond the row, or memory, does no harm.
   template <int kTile>
-  D3D_INLINE static void prefetch(const Bits* from) {
+  D3D_INLINE static void prefetch([[maybe_unused]] const Bits* from) {
 #if !defined(__CUDACC__)
     constexpr int kAhead = 1024, kLine = 64;
     const char* const there = reinterpret_cast<const char*>(from) + kAhead;
     for (int i = 0; i < kTile * static_cast<int>(sizeof(Bits)); i += kLine) __builtin_prefetch(there + i);
+#endif
+  }
+
+  // A GPU thread has one tile in flight, so the next one is on its way to the L2 cache meanwhile.
+  D3D_INLINE static void prefetch_to_l2([[maybe_unused]] const Bits* from) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 #endif
   }
 
