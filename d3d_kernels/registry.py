@@ -110,9 +110,14 @@ def _function(op: str, name: str, module: ModuleType | object) -> Callable:
     if function is None:
         if name == "reference":
             raise KeyError(f"no backend has an op named {op!r}")
-        _warn_once(f"d3d_kernels: backend {name!r} has no {op}; the reference runs it")
-        return _function(op, "reference", load("reference"))
+        return fall_back(op, name, op)
     return function
+
+
+def fall_back(op: str, name: str, what: str) -> Callable:
+    """The reference's ``op``, for ``what`` the backend ``name`` lacks of it; with one warning."""
+    _warn_once(f"d3d_kernels: backend {name!r} has no {what}; the reference runs it")
+    return _function(op, "reference", load("reference"))
 
 
 @cache

@@ -16,7 +16,9 @@ if isinstance(triton.language.sum, triton.JITFunction) is INTERPRETED:
     raise ImportError("TRITON_INTERPRET was set or unset after Triton had been imported; set it before")
 
 from .draft_candidates import draft_candidates
+from .draft_tree import draft_tree
 from .sample import sample
+from .verify_chain import verify_chain
 from .verify_tree import verify_tree
 
-__all__ = ["draft_candidates", "sample", "verify_tree"]
+__all__ = ["draft_candidates", "draft_tree", "sample", "verify_chain", "verify_tree"]

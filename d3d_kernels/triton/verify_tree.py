@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..types import Penalties, SamplingTensors, Status
+from ..types import Outcomes, Penalties, SamplingTensors, Status
 from .launch import grid_of, launch, rows_a_program
 from .penalties import tables
 from .ranking import NO_TOKEN, best_split, rank
@@ -39,6 +39,8 @@ def verify_tree(
     num_accepted: Tensor,
     bonus_ids: Tensor,
     status: Tensor,
+    outcome_index: Tensor | None,
+    outcomes: Outcomes | None,
 ) -> None:
     batch, nodes = token_ids.shape
     vocab = logits.shape[-1]
@@ -54,10 +56,14 @@ def verify_tree(
     known = tables(penalties, logits, batch, token_ids, parents)
     found, splits = rank(rows, Sampling(*sampling.tensors()), known, batch * nodes, nodes)
 
-    verdict = (accepted_nodes, num_accepted, bonus_ids, status)
+    verdict = (accepted_nodes, num_accepted, bonus_ids, status, outcome_index)
+    expected, count = (None, None), 0
+    if outcomes is not None and outcomes.token_ids.numel():
+        expected = outcomes.parent_node.contiguous(), outcomes.token_ids.contiguous()
+        count = outcomes.token_ids.shape[1]
     launch(
-        walk_kernel, grid_of(batch), *trees, row_starts, found, *verdict,
-        batch, nodes, logits.shape[0], splits, padded_nodes,
+        walk_kernel, grid_of(batch), *trees, row_starts, found, *verdict, *expected,
+        batch, nodes, logits.shape[0], splits, count, padded_nodes, triton.next_power_of_2(max(count, 1)),
     )  # fmt: skip
 
 
@@ -94,12 +100,14 @@ def check_kernel(
 
 
 @rows_a_program
-@triton.jit(do_not_specialize=["batch", "num_nodes", "packed_rows", "num_splits"])
+@triton.jit(do_not_specialize=["batch", "num_nodes", "packed_rows", "num_splits", "num_outcomes"])
 def walk_kernel(
-    token_ids, parents, node_counts, row_starts, found, accepted_nodes, num_accepted, bonus_ids, status,
-    batch, num_nodes, packed_rows, num_splits, NODES: tl.constexpr, ROWS: tl.constexpr,
+    token_ids, parents, node_counts, row_starts, found, accepted_nodes, num_accepted, bonus_ids, status, outcome_index,
+    outcome_parents, outcome_ids, batch, num_nodes, packed_rows, num_splits, num_outcomes,
+    NODES: tl.constexpr, OUTCOMES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """From the root to the lowest child that carries the node's token, until there is none."""
+    """From the root to the lowest child that carries the node's token, until there is none; then the lowest outcome
+    that this verdict is."""
     request = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     present = request < batch
     tree = request.to(tl.int64)[:, None] * num_nodes
@@ -115,6 +123,7 @@ def walk_kernel(
     flags = tl.load(status + request, mask=present, other=0)
     accepted = tl.full([ROWS, NODES], -1, tl.int32)
     length = tl.zeros([ROWS], tl.int32)
+    last = tl.zeros([ROWS], tl.int32)  # node accepted so far, or the root
     bonus = tl.where(count > 0, 0, -1)
     at = bonus
     while any_of(at >= 0):
@@ -125,6 +134,7 @@ def walk_kernel(
             at = tl.where(outside, -1, at)
         accepted = tl.where((at > 0)[:, None] & (node == length[:, None]), at[:, None], accepted)
         length += (at > 0).to(tl.int32)
+        last = tl.where(at > 0, at, last)
         y = best_split(found, request * num_nodes + at, at >= 0, num_splits)
         flags |= tl.where((at >= 0) & (y == NO_TOKEN), NO_FINITE_LOGIT, 0)
         y = tl.where(y == NO_TOKEN, 0, y)
@@ -137,3 +147,14 @@ def walk_kernel(
     tl.store(num_accepted + request, length, mask=present)
     tl.store(bonus_ids + request, bonus.to(tl.int64), mask=present)
     tl.store(status + request, tl.where(count > 0, flags, 0), mask=present)
+    if outcome_index is not None:
+        index = tl.full([ROWS], -1, tl.int32)
+        if outcome_parents is not None:
+            outcome = tl.arange(0, OUTCOMES)[None, :]
+            at = request.to(tl.int64)[:, None] * num_outcomes + outcome
+            listed = (present & (bonus >= 0))[:, None] & (outcome < num_outcomes)
+            match = tl.load(outcome_parents + at, mask=listed, other=-1) == last[:, None]
+            match &= tl.load(outcome_ids + at, mask=listed, other=-1) == bonus[:, None]
+            lowest = tl.min(tl.where(match & listed, outcome, OUTCOMES), 1)
+            index = tl.where(lowest < OUTCOMES, lowest, -1)
+        tl.store(outcome_index + request, index, mask=present)

@@ -95,7 +95,7 @@ def call(op: str, batch: int, dtype: torch.dtype, penalised: bool) -> None:
     else:
         *tree, _ = dk.DraftTree.empty(batch, nodes).tensors()
         outputs = dk.Verdict.empty(batch, nodes).tensors()
-        backend.verify_tree(logits, None, *tree, sampling, positions, penalties, *outputs)
+        backend.verify_tree(logits, None, *tree, sampling, positions, penalties, *outputs, dk.Outcomes.empty(batch, 8))
 
 
 def resources(kernel) -> dict[str, int | bool]:
