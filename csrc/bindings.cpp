@@ -85,6 +85,23 @@ void move_kv(Arguments a) {
   finish(a, d3d_move_kv_cpu, args);
 }
 
+d3d_rollback_cache rollback_cache(Arguments& a) {
+  const auto* table = a.object<KVTable>();
+  if (!table) throw std::invalid_argument("expected a KVTable");
+  return {table->buffers.data(),
+          static_cast<int64_t>(table->buffers.size()),
+          a.integer(),
+          a.integer(),
+          a.pointer<int64_t>(),
+          a.integer(),
+          a.integer()};
+}
+
+void rollback_kv(Arguments a) {
+  const d3d_rollback_kv_args args = rollback_args(a, rollback_cache);
+  finish(a, d3d_rollback_kv_cpu, args);
+}
+
 PyMethodDef ops[] = {method<sample>("sample"),
                      method<draft_candidates>("draft_candidates"),
                      method<build_tree>("build_tree"),
@@ -96,6 +113,7 @@ PyMethodDef ops[] = {method<sample>("sample"),
                      method<dense_mask>("dense_mask"),
                      method<packed_mask>("packed_mask"),
                      method<move_kv>("move_kv"),
+                     method<rollback_kv>("rollback_kv"),
                      {}};
 
 }  // namespace

@@ -146,24 +146,57 @@ inline d3d_build_tree_args build_tree_args(Arguments& a) {
 }
 
 inline d3d_verify_tree_args verify_tree_args(Arguments& a) {
-  return {a.pointer<void>(),    a.integer<int32_t>(), a.integer<int32_t>(),
-          a.integer(),          a.integer<int32_t>(), a.integer(),
-          a.integer(),          a.pointer<int32_t>(), a.integer(),
-          a.pointer<int64_t>(), a.pointer<int32_t>(), a.pointer<int32_t>(),
-          a.sampling(),         a.pointer<int64_t>(), a.object<d3d_penalties>(),
-          a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(),
-          a.pointer<int32_t>(), a.integer<int32_t>(), a.pointer<int32_t>(),
-          a.pointer<int64_t>(), a.pointer<int32_t>(), nullptr,
+  return {a.pointer<void>(),
+          a.integer<int32_t>(),
+          a.integer<int32_t>(),
+          a.integer(),
+          a.integer<int32_t>(),
+          a.integer(),
+          a.integer(),
+          a.pointer<int32_t>(),
+          a.integer(),
+          a.pointer<int64_t>(),
+          a.pointer<int32_t>(),
+          a.pointer<int32_t>(),
+          a.sampling(),
+          a.pointer<int64_t>(),
+          a.object<d3d_penalties>(),
+          a.pointer<int32_t>(),
+          a.pointer<int32_t>(),
+          a.pointer<int64_t>(),
+          a.pointer<int32_t>(),
+          a.integer<int32_t>(),
+          a.pointer<int32_t>(),
+          a.pointer<int64_t>(),
+          a.pointer<int32_t>(),
+          nullptr,
           nullptr};
 }
 
 inline d3d_verify_chain_args verify_chain_args(Arguments& a) {
-  return {a.pointer<void>(),    a.integer<int32_t>(), a.integer<int32_t>(), a.integer(),
-          a.integer<int32_t>(), a.integer<int32_t>(), a.integer(),          a.integer(),
-          a.pointer<int64_t>(), a.integer(),          a.pointer<void>(),    a.integer<int32_t>(),
-          a.integer<int32_t>(), a.integer(),          a.integer(),          a.sampling(),
-          a.pointer<int64_t>(), a.object<d3d_penalties>(), a.pointer<int32_t>(), a.pointer<int32_t>(),
-          a.pointer<int64_t>(), a.pointer<int32_t>(), nullptr};
+  return {a.pointer<void>(),
+          a.integer<int32_t>(),
+          a.integer<int32_t>(),
+          a.integer(),
+          a.integer<int32_t>(),
+          a.integer<int32_t>(),
+          a.integer(),
+          a.integer(),
+          a.pointer<int64_t>(),
+          a.integer(),
+          a.pointer<void>(),
+          a.integer<int32_t>(),
+          a.integer<int32_t>(),
+          a.integer(),
+          a.integer(),
+          a.sampling(),
+          a.pointer<int64_t>(),
+          a.object<d3d_penalties>(),
+          a.pointer<int32_t>(),
+          a.pointer<int32_t>(),
+          a.pointer<int64_t>(),
+          a.pointer<int32_t>(),
+          nullptr};
 }
 
 inline d3d_select_outcome_args select_outcome_args(Arguments& a) {
@@ -199,6 +232,16 @@ inline d3d_dense_mask_args dense_mask_args(Arguments& a) {
 inline d3d_packed_mask_args packed_mask_args(Arguments& a) {
   return {a.integer(),          a.integer(), a.integer(),          a.pointer<int32_t>(), a.pointer<int64_t>(),
           a.pointer<int32_t>(), a.integer(), a.pointer<uint8_t>(), a.pointer<int32_t>()};
+}
+
+// cache(a): the arguments of one cache. How many there are comes first.
+inline d3d_rollback_kv_args rollback_args(Arguments& a, d3d_rollback_cache (*cache)(Arguments&)) {
+  d3d_rollback_kv_args args{
+      a.integer(),          a.integer(),          a.integer(),          a.pointer<int32_t>(),
+      a.pointer<int32_t>(), a.pointer<int64_t>(), a.pointer<int32_t>(), {},
+      a.integer<int32_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(), a.integer()};
+  for (int32_t c = 0; c < args.num_caches && c < 2; ++c) args.caches[c] = cache(a);
+  return args;
 }
 
 }  // namespace d3d::bindings

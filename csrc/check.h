@@ -69,8 +69,8 @@ inline bool valid_tree(const d3d_build_tree_args& a) {
 inline int check_build_tree(const d3d_build_tree_args& a) {
   if (a.num_requests < 0 || !valid_tree(a) || (a.outcome_index && a.num_branches < 0))
     return D3D_ERROR_ARGUMENT;
-  const bool drafted = a.num_requests > 0 && (!a.outcome_index || a.num_branches > 0) && a.num_positions > 0 &&
-                       a.num_candidates > 0;
+  const bool drafted = a.num_requests > 0 && (!a.outcome_index || a.num_branches > 0) &&
+                       a.num_positions > 0 && a.num_candidates > 0;
   return !drafted || all_set(a.candidate_token_ids, a.candidate_scores) ? D3D_OK : D3D_ERROR_ARGUMENT;
 }
 
@@ -141,12 +141,11 @@ inline int check_frontier(const d3d_frontier_args& a) {
       a.page_size < 1 || (a.page_id_bytes != 4 && a.page_id_bytes != 8))
     return D3D_ERROR_ARGUMENT;
   if (a.num_requests == 0 || (a.num_nodes == 1 && a.num_outcomes == 0)) return D3D_OK;
-  const bool complete =
-      all_set(a.token_ids, a.depths, a.node_counts, a.mask_bits, a.root_positions, a.row_token_ids,
-              a.row_positions, a.row_slots, a.row_mask_bits) &&
-      (a.num_pages == 0 || a.page_table) &&
-      (a.num_outcomes == 0 ||
-       all_set(a.outcome_parents, a.outcome_token_ids, a.draft_positions, a.request_ids));
+  const bool complete = all_set(a.token_ids, a.depths, a.node_counts, a.mask_bits, a.root_positions,
+                                a.row_token_ids, a.row_positions, a.row_slots, a.row_mask_bits) &&
+                        (a.num_pages == 0 || a.page_table) &&
+                        (a.num_outcomes == 0 ||
+                         all_set(a.outcome_parents, a.outcome_token_ids, a.draft_positions, a.request_ids));
   return complete ? D3D_OK : D3D_ERROR_ARGUMENT;
 }
 
@@ -156,7 +155,8 @@ inline int check_dense_mask(const d3d_dense_mask_args& a) {
   if (rows * a.num_columns == 0) return D3D_OK;
   if (a.element_bytes != 1 && a.element_bytes != 2 && a.element_bytes != 4 && a.element_bytes != 8)
     return D3D_ERROR_DTYPE;
-  return all_set(a.context_lengths, a.mask) && (a.num_words == 0 || a.mask_bits) ? D3D_OK : D3D_ERROR_ARGUMENT;
+  return all_set(a.context_lengths, a.mask) && (a.num_words == 0 || a.mask_bits) ? D3D_OK
+                                                                                 : D3D_ERROR_ARGUMENT;
 }
 
 inline int check_packed_mask(const d3d_packed_mask_args& a) {
@@ -172,6 +172,24 @@ inline int check_move_kv(const d3d_move_kv_args& a) {
     return D3D_ERROR_ARGUMENT;
   const bool complete = all_set(a.buffers, a.sources, a.targets, a.counts);
   return a.num_buffers * a.num_requests * a.num_moves == 0 || complete ? D3D_OK : D3D_ERROR_ARGUMENT;
+}
+
+inline int check_rollback_kv(const d3d_rollback_kv_args& a) {
+  if (a.num_requests < 0 || a.num_nodes < 1 || a.num_outcomes < 0 || a.num_caches < 1 || a.num_caches > 2 ||
+      a.num_freed < 0)
+    return D3D_ERROR_ARGUMENT;
+  if (a.num_requests > 0 && !all_set(a.accepted_nodes, a.num_accepted, a.bonus_ids))
+    return D3D_ERROR_ARGUMENT;
+  for (int32_t c = 0; c < a.num_caches; ++c) {
+    const d3d_rollback_cache& cache = a.caches[c];
+    if (cache.num_buffers < 0 || cache.num_pages < 0 || cache.page_size < 1 || cache.block_size < 0 ||
+        cache.num_slots < a.num_nodes)
+      return D3D_ERROR_ARGUMENT;
+    if (a.num_requests > 0 && !all_set(cache.slots)) return D3D_ERROR_ARGUMENT;
+    if (a.num_requests * cache.num_buffers > 0 && !all_set(cache.buffers)) return D3D_ERROR_ARGUMENT;
+    if (a.num_requests > 0 && cache.block_size > 0 && !all_set(a.outcome_index)) return D3D_ERROR_ARGUMENT;
+  }
+  return D3D_OK;
 }
 
 }  // namespace d3d

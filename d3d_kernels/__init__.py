@@ -12,14 +12,16 @@ from .ops.dense_mask import dense_mask
 from .ops.draft_candidates import draft_candidates
 from .ops.draft_tree import draft_tree
 from .ops.frontier_inputs import frontier_inputs
-from .ops.move_kv import move_kv, rollback_kv
+from .ops.move_kv import move_kv
 from .ops.packed_mask import packed_mask
+from .ops.rollback_kv import rollback_kv
 from .ops.sample import sample
 from .ops.select_outcome import select_outcome
 from .ops.verify_chain import verify_chain
 from .ops.verify_tree import verify_tree
 from .registry import set_backend
 from .types import (
+    CacheRows,
     Candidates,
     DraftTree,
     FrontierInputs,
@@ -27,6 +29,7 @@ from .types import (
     Outcomes,
     PackedMask,
     Penalties,
+    Rollback,
     SamplingTensors,
     Status,
     TreeLinks,
@@ -34,6 +37,7 @@ from .types import (
 )
 
 __all__ = [
+    "CacheRows",
     "Candidates",
     "DraftTree",
     "FrontierInputs",
@@ -41,6 +45,7 @@ __all__ = [
     "Outcomes",
     "PackedMask",
     "Penalties",
+    "Rollback",
     "SamplingTensors",
     "Status",
     "TreeLinks",

@@ -5,6 +5,7 @@ Arguments have been checked by the ops: dtypes, shapes, devices, a dense last di
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -17,12 +18,11 @@ from .addresses import (
     DTYPES,
     address,
     id_lists,
-    kv_buffers,
     link_addresses,
     penalty_record,
     sampling_addresses,
 )
-from .types import Candidates, KVLayout, Outcomes, Penalties, SamplingTensors, TreeLinks
+from .types import CacheRows, Candidates, KVLayout, Outcomes, Penalties, SamplingTensors, TreeLinks
 
 # Bytes of an element, and the bits that say visible and hidden: True and False, or 0 and -inf.
 MASK_ELEMENTS = {
@@ -49,8 +49,8 @@ class Compiled:
         workspace: tuple | None = None,
         counters: int | None = None,
     ) -> None:
-        """Call ``library.function``. A GPU's wants a workspace, of as many bytes as ``function_workspace_bytes`` says of
-        these sizes, or counters that are zero; a CPU's wants neither.
+        """Call ``library.function``. A GPU's wants a workspace, of as many bytes as ``function_workspace_bytes`` says
+        of these sizes, or counters that are zero; a CPU's wants neither.
         """
         raise NotImplementedError
 
@@ -337,7 +337,8 @@ class Compiled:
         request_stride, row_stride, _ = target_logits.stride()
         drafter = (0, 0, DRAFT_KINDS[draft_kind], 0, 0)
         if draft_rows is not None:
-            drafter = (draft_rows.data_ptr(), DTYPES[draft_rows.dtype], DRAFT_KINDS[draft_kind], *draft_rows.stride()[:2])
+            code, kind = DTYPES[draft_rows.dtype], DRAFT_KINDS[draft_kind]
+            drafter = (draft_rows.data_ptr(), code, kind, *draft_rows.stride()[:2])
         self._run(
             "verify_chain",
             target_logits.device,
@@ -488,6 +489,39 @@ class Compiled:
                 byte_starts.data_ptr(),
             ),
         )
+
+    def rollback_kv(
+        self,
+        accepted_nodes: Tensor,
+        num_accepted: Tensor,
+        bonus_ids: Tensor,
+        outcome_index: Tensor | None,
+        caches: Sequence[CacheRows],
+        num_outcomes: int,
+        kept_rows: Tensor | None,
+        freed_pages: Tensor | None,
+    ) -> None:
+        accepted_nodes = accepted_nodes.contiguous()
+        slots = [rows.slots.contiguous() for rows in caches]
+        batch, nodes = accepted_nodes.shape
+        arguments = (
+            batch,
+            nodes,
+            num_outcomes,
+            accepted_nodes.data_ptr(),
+            num_accepted.data_ptr(),
+            bonus_ids.data_ptr(),
+            address(outcome_index),
+            len(caches),
+            address(kept_rows),
+            address(freed_pages),
+            0 if freed_pages is None else freed_pages.shape[1],
+        )
+        for rows, own in zip(caches, slots):
+            layout = rows.layout
+            table = self._kv_table(layout)
+            arguments += (*table, layout.num_pages, layout.page_size, own.data_ptr(), own.shape[1], rows.block_size)
+        self._run("rollback_kv", accepted_nodes.device, arguments)
 
     def move_kv(self, layout: KVLayout, src: Tensor, dst: Tensor, counts: Tensor) -> None:
         src, dst = src.contiguous(), dst.contiguous()

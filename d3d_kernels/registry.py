@@ -35,6 +35,7 @@ OPS = (
     "dense_mask",
     "packed_mask",
     "move_kv",
+    "rollback_kv",
 )
 BACKENDS = ("reference", "cpu", "cuda", "triton")
 PREFERRED = {"cpu": ("cpu",), "cuda": ("cuda", "triton")}  # before the reference

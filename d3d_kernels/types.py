@@ -181,6 +181,18 @@ class FrontierInputs(Record):
 
 
 @record
+class Rollback(Record):
+    """What a rollback leaves of the rows of a tree."""
+
+    kept_rows: Tensor = tensor(torch.int32, "B")  # slots[b, :kept_rows[b]] hold the root, the path, the bonus token
+    freed_pages: Tensor = tensor(torch.int64, "BP")  # pages of slots[b] without any row that stays, -1 padded
+
+    @classmethod
+    def empty(cls, batch: int, pages: int, device: torch.device | str = "cpu") -> Rollback:
+        return cls.allocate(device, batch, pages)
+
+
+@record
 class PackedMask(Record):
     """B masks, one after the other, each in whole bytes."""
 
@@ -279,3 +291,16 @@ class KVLayout:
     @property
     def device(self) -> torch.device:
         return self.keys[0].device
+
+
+@dataclass(frozen=True, eq=False)
+class CacheRows:
+    """Where the rows of B requests stand in one cache: the tree's, then those of the branches behind its outcomes.
+
+    slots: [B,S] i64, slots[b, i] of tree node i, slots[b, N + e * block_size] of outcome e's bonus token; -1: none.
+    block_size: rows of a branch; 0: this cache has no branches.
+    """
+
+    layout: KVLayout
+    slots: Tensor
+    block_size: int = 0

@@ -1,4 +1,4 @@
-// move_kv: pairs of request and tensor shared among threads.
+// move_kv and rollback_kv: pairs of request and tensor shared among threads.
 #include "d3d/kv.h"
 
 #include "check.h"
@@ -9,15 +9,23 @@ namespace {
 
 constexpr int64_t kBytesWorthSharing = 1 << 20;
 
-int move_kv(const d3d_move_kv_args& a, int num_threads) {
+// act(team, buffer, request) for all of them; `rows` is how many each moves at most.
+template <class Act>
+void for_buffers(const d3d_kv_buffer* buffers, int64_t num_buffers, int64_t num_requests, int64_t rows,
+                 int num_threads, Act act) {
   int64_t bytes = 0;
-  for (int64_t i = 0; i < a.num_buffers; ++i) bytes += a.buffers[i].num_heads * a.buffers[i].head_bytes;
-  bytes *= a.num_requests * a.num_moves;
-  parallel_for(a.num_requests * a.num_buffers, bytes < kBytesWorthSharing ? 1 : num_threads, [&](int64_t i) {
+  for (int64_t i = 0; i < num_buffers; ++i) bytes += buffers[i].num_heads * buffers[i].head_bytes;
+  const bool share = bytes * num_requests * rows >= kBytesWorthSharing;
+  parallel_for(num_requests * num_buffers, share ? num_threads : 1, [&](int64_t i) {
     SoloTeam team;
-    move_kv_request(team, a, a.buffers[i / a.num_requests], i % a.num_requests);
+    act(team, buffers[i / num_requests], i % num_requests);
   });
-  return D3D_OK;
+}
+
+bool all_have_data(const d3d_kv_buffer* buffers, int64_t num_buffers, int64_t num_pages) {
+  for (int64_t i = 0; i < num_buffers; ++i)
+    if (!buffers[i].data && num_pages > 0) return false;
+  return true;
 }
 
 }  // namespace
@@ -29,7 +37,33 @@ int d3d_move_kv_cpu(const d3d_move_kv_args* args, int num_threads) {
   const d3d_move_kv_args& a = *args;
   if (const int error = check_move_kv(a)) return error;
   if (a.num_requests * a.num_moves == 0) return D3D_OK;
-  for (int64_t i = 0; i < a.num_buffers; ++i)
-    if (!a.buffers[i].data && a.num_pages > 0) return D3D_ERROR_ARGUMENT;
-  return cpu::move_kv(a, num_threads);
+  if (!cpu::all_have_data(a.buffers, a.num_buffers, a.num_pages)) return D3D_ERROR_ARGUMENT;
+  cpu::for_buffers(a.buffers, a.num_buffers, a.num_requests, a.num_moves, num_threads,
+                   [&](SoloTeam& team, const d3d_kv_buffer& buffer, int64_t request) {
+                     move_kv_request(team, a, buffer, request);
+                   });
+  return D3D_OK;
+}
+
+int d3d_rollback_kv_cpu(const d3d_rollback_kv_args* args, int num_threads) {
+  using namespace d3d;
+  if (!args) return D3D_ERROR_ARGUMENT;
+  const d3d_rollback_kv_args& a = *args;
+  if (const int error = check_rollback_kv(a)) return error;
+  for (int32_t c = 0; c < a.num_caches; ++c)
+    if (!cpu::all_have_data(a.caches[c].buffers, a.caches[c].num_buffers, a.caches[c].num_pages))
+      return D3D_ERROR_ARGUMENT;
+  int64_t rows = 0;
+  for (int64_t request = 0; request < a.num_requests; ++request) {
+    rollback_pages_request(a, request);
+    rows = larger<int64_t>(rows, a.num_accepted[request] + 1);
+  }
+  for (int32_t c = 0; c < a.num_caches; ++c) {
+    const d3d_rollback_cache& cache = a.caches[c];
+    cpu::for_buffers(cache.buffers, cache.num_buffers, a.num_requests, rows, num_threads,
+                     [&](SoloTeam& team, const d3d_kv_buffer& buffer, int64_t request) {
+                       rollback_kv_request(team, a, cache, buffer, request);
+                     });
+  }
+  return D3D_OK;
 }

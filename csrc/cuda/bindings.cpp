@@ -44,10 +44,26 @@ void select_outcome(Arguments a) {
 
 // The table of buffers lies in device memory, as the d3d_kv_buffer records of this machine.
 void move_kv(Arguments a) {
-  const d3d_move_kv_args args{a.pointer<d3d_kv_buffer>(), a.integer(),          a.integer(),
-                              a.integer(),                a.integer(),          a.integer(),
-                              a.pointer<int64_t>(),       a.pointer<int64_t>(), a.pointer<int32_t>()};
+  const d3d_move_kv_args args{a.pointer<d3d_kv_buffer>(),
+                              a.integer(),
+                              a.integer(),
+                              a.integer(),
+                              a.integer(),
+                              a.integer(),
+                              a.pointer<int64_t>(),
+                              a.pointer<int64_t>(),
+                              a.pointer<int32_t>()};
   finish(a, d3d_move_kv_cuda, args);
+}
+
+d3d_rollback_cache rollback_cache(Arguments& a) {
+  return {a.pointer<d3d_kv_buffer>(), a.integer(), a.integer(), a.integer(),
+          a.pointer<int64_t>(),       a.integer(), a.integer()};
+}
+
+void rollback_kv(Arguments a) {
+  const d3d_rollback_kv_args args = rollback_args(a, rollback_cache);
+  finish(a, d3d_rollback_kv_cuda, args);
 }
 
 // What the sizes alone decide about a workspace. `some` stands for penalties that there are.
@@ -72,7 +88,8 @@ int64_t draft_workspace_bytes(int64_t rows, int32_t vocab, int32_t dtype, bool p
   return d3d_draft_candidates_workspace_bytes(&args);
 }
 
-int64_t verify_tree_workspace_bytes(int64_t batch, int32_t nodes, int32_t vocab, int32_t dtype, bool penalised) {
+int64_t verify_tree_workspace_bytes(int64_t batch, int32_t nodes, int32_t vocab, int32_t dtype,
+                                    bool penalised) {
   d3d_verify_tree_args args{};
   args.num_requests = batch;
   args.num_nodes = nodes;
@@ -88,6 +105,7 @@ PyMethodDef ops[] = {method<sample>("sample"),
                      method<verify_tree>("verify_tree"),
                      method<select_outcome>("select_outcome"),
                      method<move_kv>("move_kv"),
+                     method<rollback_kv>("rollback_kv"),
                      {}};
 
 }  // namespace

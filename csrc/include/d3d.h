@@ -10,10 +10,9 @@
  *   d3d_<op>_cuda(args, stream)       queues the work on a cudaStream_t and returns. It never allocates,
  *                                     synchronises or touches another stream, so it can be captured.
  *                                     Workspace comes from the caller, aligned to 16 bytes, as much as
- *                                     d3d_<op>_workspace_bytes says for the same arguments on the same device;
- *                                     its contents do not matter. Counters (`arrivals`) must be zero before
- *                                     their first use; a launch leaves them zero. Launches that may overlap
- *                                     share neither.
+ *                                     d3d_<op>_workspace_bytes says for the same arguments on the same
+ * device; its contents do not matter. Counters (`arrivals`) must be zero before their first use; a launch
+ * leaves them zero. Launches that may overlap share neither.
  *
  * Inputs are never written. Every element of every output is. A function returns D3D_OK or a d3d_error.
  *
@@ -329,6 +328,35 @@ typedef struct d3d_move_kv_args {
   const int32_t* counts;  /* [B] */
 } d3d_move_kv_args;
 
+/* One cache that a verdict rolls back. slots[b, i] is where the row of tree node i stands, slots[b, N + e *
+ * block_size] that of the bonus token of outcome e; [B, S]. */
+typedef struct d3d_rollback_cache {
+  const d3d_kv_buffer* buffers; /* on CUDA in the device's memory */
+  int64_t num_buffers;
+  int64_t num_pages;
+  int64_t page_size;
+  const int64_t* slots;
+  int64_t num_slots;  /* S >= N, and N + E * block_size with branches */
+  int64_t block_size; /* rows of a branch; 0: this cache has none */
+} d3d_rollback_cache;
+
+/* Packs the accepted path behind the root, and behind it the bonus token of the outcome that came true, where
+ * it has been drafted from: the j-th row that stays goes to slots[b, j]. */
+typedef struct d3d_rollback_kv_args {
+  int64_t num_requests;
+  int64_t num_nodes;             /* N */
+  int64_t num_outcomes;          /* E; read with block_size > 0 */
+  const int32_t* accepted_nodes; /* [B, N] */
+  const int32_t* num_accepted;   /* [B] */
+  const int64_t* bonus_ids; /* [B]; negative with nothing accepted: an empty lane, of which nothing stays */
+  const int32_t* outcome_index; /* [B], read with block_size > 0 */
+  d3d_rollback_cache caches[2]; /* the target's and the drafter's, say */
+  int32_t num_caches;
+  int32_t* kept_rows;   /* [B] out, null: not wanted; rows of slots[b] of the first cache that stay */
+  int64_t* freed_pages; /* [B, P] out, null: not wanted; its pages without any row that stays, -1 pads */
+  int64_t num_freed;    /* P */
+} d3d_rollback_kv_args;
+
 int d3d_sample_cpu(const d3d_sample_args* args, int num_threads);
 int d3d_draft_candidates_cpu(const d3d_draft_args* args, int num_threads);
 int d3d_build_tree_cpu(const d3d_build_tree_args* args, int num_threads);
@@ -340,6 +368,7 @@ int d3d_frontier_cpu(const d3d_frontier_args* args, int num_threads);
 int d3d_dense_mask_cpu(const d3d_dense_mask_args* args, int num_threads);
 int d3d_packed_mask_cpu(const d3d_packed_mask_args* args, int num_threads);
 int d3d_move_kv_cpu(const d3d_move_kv_args* args, int num_threads);
+int d3d_rollback_kv_cpu(const d3d_rollback_kv_args* args, int num_threads);
 
 int64_t d3d_sample_workspace_bytes(const d3d_sample_args* args);
 int64_t d3d_draft_candidates_workspace_bytes(const d3d_draft_args* args);
@@ -358,6 +387,7 @@ int d3d_frontier_cuda(const d3d_frontier_args* args, void* stream);
 int d3d_dense_mask_cuda(const d3d_dense_mask_args* args, void* stream);
 int d3d_packed_mask_cuda(const d3d_packed_mask_args* args, void* stream);
 int d3d_move_kv_cuda(const d3d_move_kv_args* args, void* stream);
+int d3d_rollback_kv_cuda(const d3d_rollback_kv_args* args, void* stream);
 
 const char* d3d_error_string(int error);
 const char* d3d_cuda_error_string(void); /* of the last D3D_ERROR_LAUNCH in this thread */

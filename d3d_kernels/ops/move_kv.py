@@ -1,4 +1,4 @@
-"""move_kv and rollback_kv: keep the KV rows of accepted nodes, for all layers at once."""
+"""move_kv: KV rows from slot to slot, for all layers at once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .. import checks, registry
-from ..types import KVLayout, Verdict
-from . import _arguments, _library
+from ..types import KVLayout
+from . import _library
 
 
 def move_kv(layout: KVLayout, src: Tensor, dst: Tensor, counts: Tensor, *, backend: str | None = None) -> None:
@@ -32,28 +32,6 @@ def move_kv(layout: KVLayout, src: Tensor, dst: Tensor, counts: Tensor, *, backe
         _op(layout, src, dst, counts, backend)
     else:
         _eager(layout, src, dst, counts, backend)
-
-
-def rollback_kv(layout: KVLayout, slots: Tensor, verdict: Verdict, *, backend: str | None = None) -> None:
-    """Pack the accepted path behind the root: the row of the j-th accepted node goes to slots[b, j].
-
-    Args:
-        layout: the caches.
-        slots: [B,N] i64, slot of each tree node's KV row; slots[b, 0] is the root's and stays.
-        verdict: of the same trees.
-        backend: forces one backend for this call.
-
-    Afterwards slots[b, 0 .. num_accepted[b]] hold the rows of the root and the accepted path, in order.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong dtype, shape, device or stride, by name.
-    """
-    batch, nodes = _arguments.sizes_of("verdict", verdict, Verdict)
-    verdict.expect("verdict", layout.device)
-    checks.dense_rows("slots", slots, torch.int64, (batch, nodes), layout.device)
-    # Accepted nodes past num_accepted are -1; any slot does for them, they are not moved.
-    src = slots.gather(1, verdict.accepted_nodes[:, : nodes - 1].long().clamp(min=0))
-    move_kv(layout, src, slots[:, 1:], verdict.num_accepted, backend=backend)
 
 
 def _eager(layout, src, dst, counts, backend):

@@ -7,6 +7,7 @@ from .draft_tree import draft_tree
 from .frontier_inputs import frontier_inputs
 from .move_kv import move_kv
 from .packed_mask import packed_mask
+from .rollback_kv import rollback_kv
 from .sample import sample
 from .select_outcome import select_outcome
 from .verify_chain import verify_chain
@@ -20,6 +21,7 @@ __all__ = [
     "frontier_inputs",
     "move_kv",
     "packed_mask",
+    "rollback_kv",
     "sample",
     "select_outcome",
     "verify_chain",

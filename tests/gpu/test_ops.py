@@ -60,7 +60,8 @@ def test_rows_of_a_real_vocabulary(backend, dtype, stride, rows) -> None:
     assert_same(dk.sample(*there, backend=backend).cpu(), dk.sample(*inputs, backend="cpu"))
     if rows > 14:
         return
-    drafted = [dk.draft_candidates(i[0][:, None], 32, *i[1:], backend=b) for i, b in ((there, backend), (inputs, "cpu"))]
+    both = ((there, backend), (inputs, "cpu"))
+    drafted = [dk.draft_candidates(i[0][:, None], 32, *i[1:], backend=b) for i, b in both]
     assert_same(place(drafted[0], "cpu"), drafted[1])
 
 

@@ -150,3 +150,78 @@ def test_failure_24_refuses_scales_that_are_not_one_a_token_and_head(shape) -> N
     caches = [torch.zeros(4, 16, 2, 8)]
     with pytest.raises(ValueError, match=r"key_scales\[0\].*requantis"):
         dk.KVLayout(caches, caches, key_scales=[torch.ones(shape)])
+
+
+def branch_scene(on: Target, order: str, page_size: int, seed: int = 0):
+    """Target and drafter of other layouts, three requests: a hit, a miss, an empty lane; and what must be where."""
+    g = cases.generator(("branches", order, page_size, seed))
+    nodes, outcomes, block = 6, 3, 4
+    rows = nodes + outcomes * block
+    target = Cache(on, order, pages=3 * (-(-nodes // page_size)), page_size=page_size)
+    drafter = Cache(on, "HND" if order == "NHD" else "NHD", 3 * (-(-rows // 16)), 16, torch.bfloat16)
+    slots = (torch.arange(3)[:, None] * (-(-nodes // page_size) * page_size) + torch.arange(nodes)).to(on.device)
+    own = (torch.arange(3)[:, None] * (-(-rows // 16) * 16) + torch.arange(rows)).to(on.device)
+    verdict = dk.Verdict(
+        torch.tensor([[2, 3, 5, -1, -1, -1], [1, -1, -1, -1, -1, -1], [-1] * 6], dtype=torch.int32),
+        torch.tensor([3, 1, 0], dtype=torch.int32),
+        torch.tensor([7, 8, -1]),
+        torch.zeros(3, dtype=torch.int32),
+        torch.tensor([int(torch.randint(outcomes, (), generator=g)), -1, 1], dtype=torch.int32),
+    )
+    for cache, where in ((target, slots.cpu()), (drafter, own.cpu())):
+        before = cache.rows()
+        for b in range(3):
+            path = verdict.accepted_nodes[b, : verdict.num_accepted[b]].tolist()
+            if cache is drafter and b == 0:
+                path.append(nodes + verdict.outcome_index[0].item() * block)
+            for rows_now, untouched in zip(cache.expected, before, strict=True):
+                for j, source in enumerate(path):
+                    rows_now[where[b, j + 1]] = untouched[where[b, source]]
+    rows_of_drafter = dk.CacheRows(drafter.layout, own, block)
+    return target, drafter, slots, rows_of_drafter, verdict.to(on.device), outcomes
+
+
+@layouts
+@page_sizes
+def test_target_and_drafter_in_one_call(on: Target, order, page_size) -> None:
+    target, drafter, slots, rows, verdict, outcomes = branch_scene(on, order, page_size)
+    out = dk.Rollback(*(t.fill_(99) for t in dk.Rollback.empty(3, 6, on.device).tensors()))
+    result = dk.rollback_kv(
+        target.layout, slots, verdict, drafter=rows, num_outcomes=outcomes, out=out, backend=on.backend
+    )
+    assert result is out
+    target.check()
+    drafter.check()
+    assert out.kept_rows.tolist() == [4, 2, 0]
+    for b, kept in enumerate((4, 2, 0)):
+        held = {slot // page_size for slot in slots[b, :kept].tolist()}
+        free = sorted({slot // page_size for slot in slots[b].tolist()} - held)
+        assert out.freed_pages[b].tolist() == free + [-1] * (6 - len(free))
+
+
+def test_an_outcome_outside_the_branches_keeps_nothing(on: Target) -> None:
+    """Indices below 0 or from E on are misses; they read no row behind the list."""
+    target, drafter, slots, rows, verdict, outcomes = branch_scene(on, "NHD", 16)
+    before = drafter.rows()
+    verdict.outcome_index.copy_(torch.tensor([outcomes, -5, 2**31 - 1], dtype=torch.int32))
+    dk.rollback_kv(target.layout, slots, verdict, drafter=rows, num_outcomes=outcomes, backend=on.backend)
+    drafter.expected = before
+    for b, path in enumerate(([2, 3, 5], [1])):
+        for now, untouched in zip(drafter.expected, [r.clone() for r in before], strict=True):
+            for j, source in enumerate(path):
+                now[rows.slots[b, j + 1]] = untouched[rows.slots[b, source]]
+    drafter.check()
+
+
+def test_failure_23_padded_lanes_and_missing_slots_move_nothing(on: Target) -> None:
+    """Stale slots of padding lanes were written. -1 and slots outside the cache are nobody's."""
+    cache = Cache(on, "NHD", pages=2, page_size=4)
+    slots = torch.tensor([[0, 1, 2], [3, -1, 4], [5, 6, 8], [7, 7, 7]])
+    verdict = dk.Verdict(
+        torch.tensor([[-1, -1, -1], [2, -1, -1], [2, -1, -1], [1, 2, -1]], dtype=torch.int32),
+        torch.tensor([0, 1, 1, 2], dtype=torch.int32),
+        torch.tensor([-1, 5, 5, 5]),
+        torch.zeros(4, dtype=torch.int32),
+    )
+    dk.rollback_kv(cache.layout, slots.to(on.device), verdict.to(on.device), backend=on.backend)
+    cache.check()  # nothing moved

@@ -77,8 +77,8 @@ struct Tile {
   }
 };
 
-// act(i, pack i of each tile). On a GPU a loop that turns the registers round, because this is where scans get to
-// rarely: copied out, it would take more registers than all the rest.
+// act(i, pack i of each tile). On a GPU a loop that turns the registers round, because this is where scans
+// get to rarely: copied out, it would take more registers than all the rest.
 template <class Act, class Team, class T, class... More>
 D3D_INLINE void for_packs(Act act, Tile<T, Team> first, Tile<More, Team>... more) {
   constexpr int kPacks = Tile<T, Team>::kPacks;
@@ -134,7 +134,7 @@ struct Row {
 
   // For passes that compute more than they read: the next row comes nearer in the meantime.
   template <class Team>
-  D3D_INLINE void prefetch_next(Team&, int32_t first) const {
+  D3D_INLINE void prefetch_next(Team&, [[maybe_unused]] int32_t first) const {
 #if !defined(__CUDACC__)
     constexpr int kLine = 64;
     const char* const there = reinterpret_cast<const char*>(next + first);
@@ -150,8 +150,8 @@ struct Row {
     refine(s);
   }
 
-  // The same before NaN, +inf and the temperature are seen to: for a scan that skips nearly all tiles by their
-  // maximum.
+  // The same before NaN, +inf and the temperature are seen to: for a scan that skips nearly all tiles by
+  // their maximum.
   template <class Team>
   D3D_INLINE void read_raw(Team& team, int32_t first, Tile<Real, Team>& s) const {
     constexpr int kLanes = Team::kLanes, kTile = Team::kTile;

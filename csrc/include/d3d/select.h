@@ -1,14 +1,14 @@
 // The k best tokens of a row, by a team of many ranks.
 //
-// A heap for every rank would not fit a thread block, so the team fills one pool. The row is taken in spans. A
-// span's tokens are appended to the pool if they are no worse than `bar`, the k-th best of all spans before;
-// then the best k of the pool stay, each at the place that the number of its betters gives it. Tokens have a
-// total order (ties: the lowest id), so what stays does not depend on the order of arrival.
+// A heap for every rank would not fit a thread block, so the team fills one pool. The row is taken in spans.
+// A span's tokens are appended to the pool if they are no worse than `bar`, the k-th best of all spans
+// before; then the best k of the pool stay, each at the place that the number of its betters gives it. Tokens
+// have a total order (ties: the lowest id), so what stays does not depend on the order of arrival.
 //
 // A span is as long as the pool's free places should last, for a row in no special order: n tokens hold the
 // k best of n + m with probability n / (n + m) each, so k m / n tokens of the next m pass the bar. If more do
-// and the pool overflows, the k-th best of what did arrive bounds the k-th best of all; the span is read again
-// under that bar. Each time at least kPool - k more tokens fail, so this ends, on rows in any order.
+// and the pool overflows, the k-th best of what did arrive bounds the k-th best of all; the span is read
+// again under that bar. Each time at least kPool - k more tokens fail, so this ends, on rows in any order.
 #pragma once
 
 #include "philox.h"
@@ -17,7 +17,7 @@
 
 D3D_NAMESPACE_BEGIN
 
-constexpr int32_t kPool = 512;         // tokens that fit
+constexpr int32_t kPool = 512;          // tokens that fit
 constexpr int32_t kMostSelected = 256;  // k at most
 
 // This rank's share of the tiles [begin, end), to act(token), and their maximum.
@@ -87,10 +87,11 @@ D3D_PASS int32_t select_best(Team& team, const Row& row, const Noise& noise, con
     for (;;) {
       if (team.rank() == 0) pool.count = static_cast<uint64_t>(kept);
       team.sync();
-      const Real span_top = for_better<kNoisy>(team, row, noise, survivors, begin, end, bar, [&](Token<Real> token) {
-        const uint64_t place = team.claim(pool.count);
-        if (place < kPool) pool.now()[place] = token;
-      });
+      const Real span_top =
+          for_better<kNoisy>(team, row, noise, survivors, begin, end, bar, [&](Token<Real> token) {
+            const uint64_t place = team.claim(pool.count);
+            if (place < kPool) pool.now()[place] = token;
+          });
       top = larger(top, span_top);
       team.sync();
       const uint64_t found = pool.count;

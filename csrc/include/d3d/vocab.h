@@ -138,8 +138,8 @@ D3D_PASS Real scan_row(Team& team, const Row& row, const Noise& noise, const Sur
   return team.reduce(top, [](Real a, Real b) { return larger(a, b); });
 }
 
-// The k-th largest value, or the lowest if there are fewer. Small k take one quick scan. tokens, histogram: as
-// for sample_row.
+// The k-th largest value, or the lowest if there are fewer. Small k take one quick scan. tokens, histogram:
+// as for sample_row.
 template <class Team, class Row>
 D3D_INLINE typename Row::Real kth_largest(Team& team, const Row& row, int32_t k,
                                           Token<typename Row::Real>* tokens, uint64_t* histogram) {
@@ -227,8 +227,8 @@ D3D_INLINE Token<Real> team_best(Team& team, Token<Real> mine) {
   return team.reduce(mine, [](Token<Real> a, Token<Real> b) { return b.beats(a) ? b : a; });
 }
 
-// y(t) of one row, or -1 if it has no finite logit. Shared by the team: tokens, kHeapLimit places on a team of
-// one, 2 * kPool on a larger one; histogram, kDigits words.
+// y(t) of one row, or -1 if it has no finite logit. Shared by the team: tokens, kHeapLimit places on a team
+// of one, 2 * kPool on a larger one; histogram, kDigits words.
 template <class Team, class Row>
 D3D_PASS int32_t sample_row(Team& team, const Row& row, const SamplingParams& params, int64_t position,
                             Token<typename Row::Real>* tokens, uint64_t* histogram,
@@ -280,8 +280,8 @@ D3D_INLINE Survivors<Real> find_survivors(Team& team, const Row& row, const Samp
   return survivors;
 }
 
-// K candidates of one drafted position. tokens, histogram: as for sample_row, but K places at least on a team of
-// one; a larger team takes K <= kMostSelected. Missing candidates are -1, -inf, -inf.
+// K candidates of one drafted position. tokens, histogram: as for sample_row, but K places at least on a team
+// of one; a larger team takes K <= kMostSelected. Missing candidates are -1, -inf, -inf.
 template <class Team, class Row>
 D3D_PASS void draft_row(Team& team, const Row& row, const SamplingParams& params, int64_t position,
                         float beta, int32_t k, Token<typename Row::Real>* tokens, uint64_t* histogram,
