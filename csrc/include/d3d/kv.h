@@ -77,31 +77,39 @@ D3D_INLINE RollbackMoves moves_of(const d3d_rollback_kv_args& args, const d3d_ro
           cache.num_slots};
 }
 
+struct CopyBytes {
+  D3D_INLINE void operator()(unsigned char* to, const unsigned char* from, int64_t bytes) const {
+    memcpy(to, from, bytes);
+  }
+};
+
 // One request's moves in one tensor; ranks share the heads.
-template <class Team, class Moves>
-D3D_INLINE void move_rows(Team& team, const d3d_kv_buffer& buffer, Slots slots, const Moves& moves) {
+template <class Team, class Moves, class Copy>
+D3D_INLINE void move_rows(Team& team, const d3d_kv_buffer& buffer, Slots slots, const Moves& moves,
+                          Copy copy) {
   for (int64_t j = 0; j < moves.count; ++j) {
     const Move move = moves[j];
     if (!slots.moves(move)) continue;
     const unsigned char* from = slot_row(buffer, slots.page_size, move.source);
     unsigned char* to = slot_row(buffer, slots.page_size, move.target);
     for (int64_t head = team.rank(); head < buffer.num_heads; head += team.size())
-      memcpy(to + head * buffer.head_stride, from + head * buffer.head_stride, buffer.head_bytes);
+      copy(to + head * buffer.head_stride, from + head * buffer.head_stride, buffer.head_bytes);
   }
 }
 
-template <class Team>
+template <class Team, class Copy = CopyBytes>
 D3D_INLINE void move_kv_request(Team& team, const d3d_move_kv_args& args, const d3d_kv_buffer& buffer,
-                                int64_t request) {
-  move_rows(team, buffer, {args.page_size, args.num_pages * args.page_size}, moves_of(args, request));
+                                int64_t request, Copy copy = {}) {
+  const Slots slots{args.page_size, args.num_pages * args.page_size};
+  move_rows(team, buffer, slots, moves_of(args, request), copy);
 }
 
-template <class Team>
+template <class Team, class Copy = CopyBytes>
 D3D_INLINE void rollback_kv_request(Team& team, const d3d_rollback_kv_args& args,
                                     const d3d_rollback_cache& cache, const d3d_kv_buffer& buffer,
-                                    int64_t request) {
-  move_rows(team, buffer, {cache.page_size, cache.num_pages * cache.page_size},
-            moves_of(args, cache, request));
+                                    int64_t request, Copy copy = {}) {
+  const Slots slots{cache.page_size, cache.num_pages * cache.page_size};
+  move_rows(team, buffer, slots, moves_of(args, cache, request), copy);
 }
 
 // Which rows and pages of the first cache stay; by one rank. The rows of a page follow each other in the
