@@ -49,8 +49,8 @@ class Compiled:
         workspace: tuple | None = None,
         counters: int | None = None,
     ) -> None:
-        """Call ``library.function``. A GPU's wants a workspace, of as many bytes as ``function_workspace_bytes`` says
-        of these sizes, or counters that are zero; a CPU's wants neither.
+        """Call ``library.function``. A GPU's takes a workspace, of as many bytes as its ``<function>_workspace_bytes``
+        says of these sizes, or counters that are zero; a CPU's takes neither.
         """
         raise NotImplementedError
 
@@ -255,7 +255,7 @@ class Compiled:
                 positions,
                 *link_addresses(links),
             ),
-            workspace=(batch, length, vocab, k, dtype, penalties is not None, candidates is None),
+            workspace=(batch, length, vocab, k, dtype, penalties is not None, candidates is not None),
             counters=batch,
         )
 
@@ -335,10 +335,10 @@ class Compiled:
         batch, rows, vocab = target_logits.shape
         dtype = DTYPES[target_logits.dtype]
         request_stride, row_stride, _ = target_logits.stride()
-        drafter = (0, 0, DRAFT_KINDS[draft_kind], 0, 0)
+        kind = DRAFT_KINDS[draft_kind]
+        drafter = (0, 0, kind, 0, 0)
         if draft_rows is not None:
-            code, kind = DTYPES[draft_rows.dtype], DRAFT_KINDS[draft_kind]
-            drafter = (draft_rows.data_ptr(), code, kind, *draft_rows.stride()[:2])
+            drafter = (draft_rows.data_ptr(), DTYPES[draft_rows.dtype], kind, *draft_rows.stride()[:2])
         self._run(
             "verify_chain",
             target_logits.device,
