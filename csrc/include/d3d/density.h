@@ -87,7 +87,8 @@ D3D_PASS bool read_weights(Team& team, const Density& d, int32_t first, Tile<flo
     using Real = typename Row<decltype(logit)>::Real;
     using P = Pack<Real, Team::kLanes>;
     Tile<Real, Team> s;
-    row_of<decltype(logit)>(d).read_raw(team, first, s);
+    const auto row = row_of<decltype(logit)>(d);
+    row.read_raw(team, first, s);
     if (d.source == Source::kProbabilities) {
       if (!(tile_maximum(s) > 0)) return false;
       make_comparable(s);
@@ -97,8 +98,8 @@ D3D_PASS bool read_weights(Team& team, const Density& d, int32_t first, Tile<flo
     }
     const Survivors<Real> survivors{static_cast<Real>(d.floor), static_cast<Real>(d.top), d.min_p};
     const Real least = larger(survivors.floor, survivors.top - Real(29));  // e^-29 is 0 in fixed point
-    if (!(tile_maximum(s) >= least)) return false;
-    make_comparable(s);
+    if (!(row.refined_maximum(s) >= least)) return false;
+    row.refine(s);
     const P top = splat<P>(survivors.top);
     for (int i = 0; i < s.kPacks; ++i)
       weights.pack[i] = survivors.keep(s.pack[i], relative_weight(s.pack[i], top));
@@ -182,6 +183,15 @@ struct Residual {
     const F none = splat<F>(Limits<float>::kNone), least = splat<F>(kLeastDifference);
     const bool any = differences(team, first, s);
     for (F& pack : s.pack) pack = any ? choose(pack >= least, log_positive(larger(pack, least)), none) : none;
+  }
+
+  // Differences of weights are comparable as they are.
+  template <class Team>
+  D3D_INLINE static void refine(Tile<float, Team>&) {}
+
+  template <class Team>
+  D3D_INLINE static float refined_maximum(const Tile<float, Team>& s) {
+    return tile_maximum(s);
   }
 };
 

@@ -125,12 +125,13 @@ struct Row {
   template <class Team>
   D3D_INLINE void read(Team& team, int32_t first, Tile<Real, Team>& s) const {
     read_raw(team, first, s);
-    make_comparable(s);
+    refine(s);
   }
 
-  // The same, but NaN and +inf may be left: for a scan that skips nearly all tiles by tile_maximum.
+  // The same before NaN, +inf and the temperature are seen to: for a scan that skips nearly all tiles by their
+  // maximum.
   template <class Team>
-  D3D_INLINE void read_raw(Team&, int32_t first, Tile<Real, Team>& s) const {
+  D3D_INLINE void read_raw(Team& team, int32_t first, Tile<Real, Team>& s) const {
     constexpr int kLanes = Team::kLanes, kTile = Team::kTile;
     using P = Pack<Bits, kLanes>;
     const Bits* from = logits + first;
@@ -139,14 +140,25 @@ struct Row {
       prefetch<kTile>(from);
       for (int i = 0; i < s.kPacks; ++i) s.pack[i] = Logit::widen(load<P>(from + i * kLanes));
     } else {
+      if (first + kTile * (team.size() + 1) <= vocab) prefetch_to_l2(from + kTile * team.size());
       const Bytes<kTile> tile = copy<kTile>(from, vocab - first);
       for (int i = 0; i < s.kPacks; ++i) s.pack[i] = Logit::widen(load<P>(tile.bits + i * kLanes));
     }
-    if (temperature != 1) {  // the quotient may overflow again
-      make_comparable(s);
-      for (int i = 0; i < s.kPacks; ++i) s.pack[i] = s.pack[i] / temperature;
-    }
     if (!whole || (excluded >= first && excluded < first + kTile)) mask(first, s);
+  }
+
+  template <class Team>
+  D3D_INLINE void refine(Tile<Real, Team>& s) const {
+    make_comparable(s);
+    if (temperature == 1) return;
+    for (auto& pack : s.pack) pack = comparable<Real>(pack / temperature);  // the quotient may overflow again
+  }
+
+  // The maximum of what refine() would make of the tile: division keeps the order.
+  template <class Team>
+  D3D_INLINE Real refined_maximum(const Tile<Real, Team>& raw) const {
+    const Real most = tile_maximum(raw);
+    return temperature == 1 ? most : comparable<Real>(most / temperature);
   }
 
  private:
@@ -158,6 +170,15 @@ struct Row {
     constexpr int kAhead = 1024, kLine = 64;
     const char* const there = reinterpret_cast<const char*>(from) + kAhead;
     for (int i = 0; i < kTile * static_cast<int>(sizeof(Bits)); i += kLine) __builtin_prefetch(there + i);
+#endif
+  }
+
+  // A GPU thread has one tile in flight, so the next one is on its way to the L2 cache meanwhile.
+  D3D_INLINE static void prefetch_to_l2(const Bits* from) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+#else
+    static_cast<void>(from);
 #endif
   }
 

@@ -16,8 +16,7 @@
 // exceeds one by ln(1 / p) on average at most, since each failure shrinks the remaining mass uniformly.
 #pragma once
 
-#include "filter.h"
-#include "philox.h"
+#include "select.h"
 
 D3D_NAMESPACE_BEGIN
 
@@ -36,39 +35,6 @@ struct SamplingParams {
   D3D_INLINE bool filters_min() const { return min_p > 0; }
 };
 
-// Survival as far as it is a bound on the value: at least `floor`, and min_p of the maximum's weight.
-template <class Real>
-struct Survivors {
-  Real floor;
-  Real top;     // the row's maximum; used with min_p only
-  float min_p;  // 0: off
-
-  D3D_INLINE bool keeps(Real s) const {
-    return s >= floor && (!(min_p > 0) || s == top || relative_weight(s, top) >= min_p);
-  }
-
-  // The weights of a pack, 0 for what does not survive.
-  template <class P, class F>
-  D3D_INLINE F keep(P s, F weight) const {
-    const auto likely = (weight >= min_p) | mask_for<float>(s == top);
-    return choose(mask_for<float>(s >= floor) & likely, weight, splat<F>(0.0f));
-  }
-};
-
-template <class Real>
-struct Token {
-  Real x;  // what tokens are ranked by
-  Real s;
-  int32_t id;
-
-  D3D_INLINE bool beats(const Token& other) const { return x > other.x || (x == other.x && id < other.id); }
-};
-
-template <class Real>
-D3D_INLINE Token<Real> no_token() {
-  return {Limits<Real>::kNone, Limits<Real>::kNone, INT32_MAX};
-}
-
 // A sink that keeps one token. Ids ascend within a rank, so equal values that come later lose.
 template <class Real>
 struct BestToken {
@@ -77,6 +43,15 @@ struct BestToken {
   D3D_INLINE Real bar() const { return best.x; }
   D3D_INLINE void offer(Token<Real> token) { best = token; }
 };
+
+// The sink of a team that has one of its own, whose ranks share their bar, or the plain one. Collective.
+template <class Real, class Team>
+D3D_INLINE auto best_sink(Team& team) {
+  if constexpr (requires { team.template best_sink<Real>(); })
+    return team.template best_sink<Real>();
+  else
+    return BestToken<Real>{};
+}
 
 // A sink that keeps K tokens in a heap whose head is the worst of them.
 template <class Real>
@@ -128,7 +103,7 @@ D3D_PASS Real scan_row(Team& team, const Row& row, const Noise& noise, const Sur
   for (int32_t first = kTile * team.rank(); first < row.vocab; first += kTile * team.size()) {
     Tile<Real, Team> s;
     row.read_raw(team, first, s);
-    const Real tile_top = tile_maximum(s);
+    const Real tile_top = row.refined_maximum(s);
     top = larger(top, tile_top);
     if (!(tile_top >= survivors.floor)) continue;
     uint32_t limit = 0;
@@ -141,7 +116,7 @@ D3D_PASS Real scan_row(Team& team, const Row& row, const Noise& noise, const Sur
     } else {
       if (!(tile_top > sink.bar())) continue;
     }
-    make_comparable(s);
+    row.refine(s);
     for (int i = 0; i < s.kPacks; ++i) {
       auto x = s.pack[i];
       if constexpr (kNoisy) {
@@ -160,19 +135,27 @@ D3D_PASS Real scan_row(Team& team, const Row& row, const Noise& noise, const Sur
   return team.reduce(top, [](Real a, Real b) { return larger(a, b); });
 }
 
-// The k-th largest value, or the lowest if there are fewer. A team that can affords a heap of k: one quick
-// scan.
+// The k-th largest value, or the lowest if there are fewer. Small k take one quick scan. tokens, histogram: as
+// for sample_row.
 template <class Team, class Row>
 D3D_INLINE typename Row::Real kth_largest(Team& team, const Row& row, int32_t k,
                                           Token<typename Row::Real>* tokens, uint64_t* histogram) {
   using Real = typename Row::Real;
+  const Survivors<Real> all{Limits<Real>::kLowest, Real(0), 0.0f};
+  const Noise unused(0, 0, Purpose::kGumbel);
   if constexpr (Team::kHeapLimit > 0) {
     if (k <= Team::kHeapLimit) {
       BestTokens<Real> sink{tokens, k};
-      const Noise unused(0, 0, Purpose::kGumbel);
-      scan_row<false>(team, row, unused, Survivors<Real>{Limits<Real>::kLowest, Real(0), 0.0f}, sink);
+      scan_row<false>(team, row, unused, all, sink);
       return larger(sink.bar(), Limits<Real>::kLowest);
     }
+  } else if (k <= kMostSelected) {
+    TokenPool<Real> pool{tokens, histogram[0]};
+    Real top;
+    const int32_t found = select_best<false>(team, row, unused, all, k, pool, top);
+    const Real last = found == k ? pool.now()[k - 1].x : Limits<Real>::kLowest;
+    team.sync();  // the pool is free again
+    return last;
   }
   return top_k_cut(team, row, histogram, k);
 }
@@ -184,7 +167,7 @@ D3D_PASS typename Row::Real row_maximum(Team& team, const Row& row) {
   for (int32_t first = Team::kTile * team.rank(); first < row.vocab; first += Team::kTile * team.size()) {
     Tile<Real, Team> s;
     row.read_raw(team, first, s);
-    top = larger(top, tile_maximum(s));
+    top = larger(top, row.refined_maximum(s));
   }
   return team.reduce(top, [](Real a, Real b) { return larger(a, b); });
 }
@@ -241,7 +224,8 @@ D3D_INLINE Token<Real> team_best(Team& team, Token<Real> mine) {
   return team.reduce(mine, [](Token<Real> a, Token<Real> b) { return b.beats(a) ? b : a; });
 }
 
-// y(t) of one row, or -1 if it has no finite logit. tokens: kHeapLimit places; histogram: kDigits words.
+// y(t) of one row, or -1 if it has no finite logit. Shared by the team: tokens, kHeapLimit places on a team of
+// one, 2 * kPool on a larger one; histogram, kDigits words.
 template <class Team, class Row>
 D3D_PASS int32_t sample_row(Team& team, const Row& row, const SamplingParams& params, int64_t position,
                             Token<typename Row::Real>* tokens, uint64_t* histogram,
@@ -252,7 +236,7 @@ D3D_PASS int32_t sample_row(Team& team, const Row& row, const SamplingParams& pa
   Survivors<Real> survivors{Limits<Real>::kLowest, Real(0), 0.0f};
   Token<Real> best;
   if (params.greedy()) {
-    BestToken<Real> sink;
+    auto sink = best_sink<Real>(team);
     scan_row<false>(team, row, noise, survivors, sink);
     best = team_best(team, sink.best);
   } else {
@@ -264,7 +248,7 @@ D3D_PASS int32_t sample_row(Team& team, const Row& row, const SamplingParams& pa
       survivors.min_p = params.min_p;
     }
     for (;;) {
-      BestToken<Real> sink;
+      auto sink = best_sink<Real>(team);
       const Real top = scan_row<true>(team, row, noise, survivors, sink);
       best = team_best(team, sink.best);
       if (!params.filters_p() || best.s == top) break;
@@ -293,8 +277,8 @@ D3D_INLINE Survivors<Real> find_survivors(Team& team, const Row& row, const Samp
   return survivors;
 }
 
-// K candidates of one drafted position. tokens: K places for each rank, and kHeapLimit at least.
-// Missing candidates are -1, -inf, -inf.
+// K candidates of one drafted position. tokens, histogram: as for sample_row, but K places at least on a team of
+// one; a larger team takes K <= kMostSelected. Missing candidates are -1, -inf, -inf.
 template <class Team, class Row>
 D3D_PASS void draft_row(Team& team, const Row& row, const SamplingParams& params, int64_t position,
                         float beta, int32_t k, Token<typename Row::Real>* tokens, uint64_t* histogram,
@@ -302,47 +286,43 @@ D3D_PASS void draft_row(Team& team, const Row& row, const SamplingParams& params
   using Real = typename Row::Real;
   const Noise noise(params.seed, position, Purpose::kGumbel);
   Survivors<Real> survivors{Limits<Real>::kLowest, Real(0), 0.0f};
-  BestTokens<Real> sink{tokens + static_cast<int64_t>(team.rank()) * k, k};
-  Real top;
-  if (params.greedy()) {
-    top = scan_row<false>(team, row, noise, survivors, sink);
-  } else {
+  if (!params.greedy()) {
     const bool weighs = params.filters_p() || params.filters_min();
     const Real maximum = weighs ? row_maximum(team, row) : Real(0);
     survivors = find_survivors(team, row, params, maximum, tokens, histogram);
-    top = scan_row<true>(team, row, noise, survivors, sink);
   }
-  sink.sort();
+
+  Real top;
+  int32_t found;
+  const Token<Real>* best = tokens;  // best first
+  if constexpr (Team::kHeapLimit > 0) {
+    BestTokens<Real> sink{tokens, k};
+    top = params.greedy() ? scan_row<false>(team, row, noise, survivors, sink)
+                          : scan_row<true>(team, row, noise, survivors, sink);
+    sink.sort();
+    found = sink.count;
+  } else {
+    TokenPool<Real> pool{tokens, histogram[0]};
+    found = params.greedy() ? select_best<false>(team, row, noise, survivors, k, pool, top)
+                            : select_best<true>(team, row, noise, survivors, k, pool, top);
+    best = pool.now();
+  }
 
   const float mass = static_cast<float>(mass_of(team, row, top, survivors)) * 0x1p-40f;
   const float log_mass = log_positive(larger(mass, 0x1p-40f));
 
-  // Each rank holds its best in order; the team's next is among the heads.
-  int32_t head = 0, found = 0;
-  Real first_x = 0;
-  float sharpened_sum = 0;
-  for (; found < k; ++found) {
-    const Token<Real> mine = head < sink.count ? sink.heap[head] : no_token<Real>();
-    const Token<Real> next = team_best(team, mine);
-    if (next.id == INT32_MAX) break;
-    if (next.id == mine.id) ++head;
-    if (found == 0) first_x = next.x;
-    const float log_prob = static_cast<float>(next.s - top) - log_mass;
-    const float sharpened = static_cast<float>(next.x - first_x) / beta;
-    sharpened_sum += exp_negative(sharpened);
-    if (team.rank() == 0) {
-      token_ids[found] = next.id;
-      log_probs[found] = log_prob;
-      scores[found] = params.greedy() ? log_prob : sharpened;
-    }
+  for (int32_t i = team.rank(); i < k; i += team.size()) {
+    const bool exists = i < found;
+    token_ids[i] = exists ? best[i].id : -1;
+    log_probs[i] = exists ? static_cast<float>(best[i].s - top) - log_mass : Limits<float>::kNone;
+    scores[i] = params.greedy() || !exists ? log_probs[i] : static_cast<float>(best[i].x - best[0].x) / beta;
   }
-  if (team.rank() != 0) return;
-  if (!params.greedy() && found > 0)
-    for (int32_t i = 0; i < found; ++i) scores[i] -= log_positive(sharpened_sum);
-  for (int32_t i = found; i < k; ++i) {
-    token_ids[i] = -1;
-    log_probs[i] = scores[i] = Limits<float>::kNone;
-  }
+  team.sync();
+  if (params.greedy()) return;
+  float sum = 0;
+  for (int32_t i = 0; i < found; ++i) sum += exp_negative(scores[i]);
+  team.sync();
+  for (int32_t i = team.rank(); i < found; i += team.size()) scores[i] -= log_positive(sum);
 }
 
 D3D_NAMESPACE_END
