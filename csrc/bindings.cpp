@@ -29,7 +29,7 @@ void build_tree(Arguments a) {
 }
 
 void draft_tree(Arguments a) {
-  const d3d_draft_tree_args args{draft_args(a), build_tree_args(a)};
+  const d3d_draft_tree_args args{draft_args(a), build_tree_args(a), nullptr, nullptr};
   finish(a, d3d_draft_tree_cpu, args);
 }
 
@@ -39,14 +39,7 @@ void verify_tree(Arguments a) {
 }
 
 void verify_chain(Arguments a) {
-  const d3d_verify_chain_args args{a.pointer<void>(),    a.integer<int32_t>(), a.integer<int32_t>(),
-                                   a.integer(),          a.integer<int32_t>(), a.integer<int32_t>(),
-                                   a.integer(),          a.integer(),          a.pointer<int64_t>(),
-                                   a.integer(),          a.pointer<void>(),    a.integer<int32_t>(),
-                                   a.integer<int32_t>(), a.integer(),          a.integer(),
-                                   a.sampling(),         a.pointer<int64_t>(), a.object<d3d_penalties>(),
-                                   a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(),
-                                   a.pointer<int32_t>()};
+  const d3d_verify_chain_args args = verify_chain_args(a);
   finish(a, d3d_verify_chain_cpu, args);
 }
 

@@ -89,6 +89,8 @@ PyObject* entry(PyObject*, PyObject* const* values, Py_ssize_t count) {
     error.restore();
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
+  } catch (const std::runtime_error& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_ValueError, error.what());
   }
@@ -113,11 +115,13 @@ inline void define_penalties(py::module_& m) {
   }));
 }
 
+// The arguments of an op, in the order of its struct; workspace and counters are left to the CUDA library.
+
 inline d3d_sample_args sample_args(Arguments& a) {
   return {a.pointer<void>(),    a.integer<int32_t>(), a.integer<int32_t>(),
           a.integer(),          a.integer(),          a.sampling(),
           a.pointer<int64_t>(), a.pointer<int32_t>(), a.object<d3d_penalties>(),
-          a.pointer<int64_t>(), a.pointer<int32_t>(), a.pointer<void>()};
+          a.pointer<int64_t>(), a.pointer<int32_t>(), nullptr};
 }
 
 inline d3d_draft_args draft_args(Arguments& a) {
@@ -129,7 +133,7 @@ inline d3d_draft_args draft_args(Arguments& a) {
           a.sampling(),         a.pointer<int64_t>(),
           a.pointer<int32_t>(), a.object<d3d_penalties>(),
           a.pointer<int64_t>(), a.pointer<float>(),
-          a.pointer<float>()};
+          a.pointer<float>(),   nullptr};
 }
 
 inline d3d_build_tree_args build_tree_args(Arguments& a) {
@@ -149,7 +153,17 @@ inline d3d_verify_tree_args verify_tree_args(Arguments& a) {
           a.sampling(),         a.pointer<int64_t>(), a.object<d3d_penalties>(),
           a.pointer<int32_t>(), a.pointer<int32_t>(), a.pointer<int64_t>(),
           a.pointer<int32_t>(), a.integer<int32_t>(), a.pointer<int32_t>(),
-          a.pointer<int64_t>(), a.pointer<int32_t>()};
+          a.pointer<int64_t>(), a.pointer<int32_t>(), nullptr,
+          nullptr};
+}
+
+inline d3d_verify_chain_args verify_chain_args(Arguments& a) {
+  return {a.pointer<void>(),    a.integer<int32_t>(), a.integer<int32_t>(), a.integer(),
+          a.integer<int32_t>(), a.integer<int32_t>(), a.integer(),          a.integer(),
+          a.pointer<int64_t>(), a.integer(),          a.pointer<void>(),    a.integer<int32_t>(),
+          a.integer<int32_t>(), a.integer(),          a.integer(),          a.sampling(),
+          a.pointer<int64_t>(), a.object<d3d_penalties>(), a.pointer<int32_t>(), a.pointer<int32_t>(),
+          a.pointer<int64_t>(), a.pointer<int32_t>(), nullptr};
 }
 
 inline d3d_select_outcome_args select_outcome_args(Arguments& a) {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from .types import Penalties, SamplingTensors, TreeLinks
+from .types import KVLayout, Penalties, SamplingTensors, TreeLinks
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}  # d3d_dtype
 CHAIN_RULES = {"coupled": 0, "ratio": 1, "block": 2}  # d3d_chain_rule
@@ -60,3 +61,19 @@ def link_addresses(links: TreeLinks | None) -> tuple[int, int, int]:
 
 def address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
+
+
+def kv_buffers(layout: KVLayout) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """The tensors of a cache as d3d_kv_buffer: address, strides of page, offset and head in bytes, heads, bytes a head.
+
+    A row whose heads follow each other is one piece.
+    """
+    for tensors in (layout.keys, layout.values, layout.key_scales, layout.value_scales):
+        for tensor in tensors or ():
+            strides = [stride * tensor.element_size() for stride in tensor.stride()]
+            page, offset, head = strides[:3] if layout.order == "NHD" else (strides[0], strides[2], strides[1])
+            heads = tensor.shape[2 if layout.order == "NHD" else 1]
+            piece = (tensor.shape[3] if tensor.ndim == 4 else 1) * tensor.element_size()
+            if head == piece:
+                heads, piece = 1, heads * piece
+            yield tensor.data_ptr(), page, offset, head, heads, piece

@@ -65,12 +65,13 @@ def available(device_type: str) -> list[str]:
 
 
 @cache
-def load(name: str) -> ModuleType | ImportError:
-    """The backend's module, or why it cannot be imported."""
+def load(name: str) -> ModuleType | object | ImportError:
+    """What has the backend's functions: its module, or the BACKEND in there. Or why it cannot be imported."""
     try:
-        return importlib.import_module(f"d3d_kernels.{name}")
+        module = importlib.import_module(f"d3d_kernels.{name}")
     except ImportError as error:
         return error
+    return getattr(module, "BACKEND", module)
 
 
 def _resolve(op: str, device_type: str, forced: str | None) -> Callable:
@@ -89,7 +90,7 @@ def _resolve(op: str, device_type: str, forced: str | None) -> Callable:
     return _function(op, native, module)
 
 
-def _function(op: str, name: str, module: ModuleType | ImportError) -> Callable:
+def _function(op: str, name: str, module: ModuleType | object) -> Callable:
     function = getattr(module, op, None)
     if function is None:
         if name == "reference":

@@ -53,22 +53,6 @@ int verify_chain(const d3d_verify_chain_args& a, int num_threads) {
 int d3d_verify_chain_cpu(const d3d_verify_chain_args* args, int num_threads) {
   using namespace d3d;
   if (!args) return D3D_ERROR_ARGUMENT;
-  const d3d_verify_chain_args& a = *args;
-  if (const int error =
-          check_rows(a.target_logits, a.dtype, a.vocab, a.num_requests, a.sampling, a.penalties))
-    return error;
-  if (a.num_drafts < 0 || a.sampling.num_requests < a.num_requests || a.rule < D3D_RULE_COUPLED ||
-      a.rule > D3D_RULE_BLOCK || a.draft_kind < D3D_DRAFT_CERTAIN || a.draft_kind > D3D_DRAFT_PROBABILITIES)
-    return D3D_ERROR_ARGUMENT;
-  if (a.num_requests == 0) return D3D_OK;
-  if (!all_set(a.positions, a.accepted_nodes, a.num_accepted, a.bonus_ids, a.status))
-    return D3D_ERROR_ARGUMENT;
-  if (a.num_drafts > 0) {
-    if (!a.draft_ids) return D3D_ERROR_ARGUMENT;
-    if (a.rule != D3D_RULE_COUPLED && a.draft_kind != D3D_DRAFT_CERTAIN) {
-      if (dtype_bytes(a.draft_dtype) == 0) return D3D_ERROR_DTYPE;
-      if (!a.draft_rows) return D3D_ERROR_ARGUMENT;
-    }
-  }
-  return cpu::verify_chain(a, num_threads);
+  if (const int error = check_verify_chain(*args)) return error;
+  return args->num_requests > 0 ? cpu::verify_chain(*args, num_threads) : D3D_OK;
 }

@@ -27,10 +27,8 @@ int d3d_move_kv_cpu(const d3d_move_kv_args* args, int num_threads) {
   using namespace d3d;
   if (!args) return D3D_ERROR_ARGUMENT;
   const d3d_move_kv_args& a = *args;
-  if (a.num_buffers < 0 || a.num_pages < 0 || a.page_size < 1 || a.num_requests < 0 || a.num_moves < 0)
-    return D3D_ERROR_ARGUMENT;
-  if (a.num_buffers * a.num_requests * a.num_moves == 0) return D3D_OK;
-  if (!all_set(a.buffers, a.sources, a.targets, a.counts)) return D3D_ERROR_ARGUMENT;
+  if (const int error = check_move_kv(a)) return error;
+  if (a.num_requests * a.num_moves == 0) return D3D_OK;
   for (int64_t i = 0; i < a.num_buffers; ++i)
     if (!a.buffers[i].data && a.num_pages > 0) return D3D_ERROR_ARGUMENT;
   return cpu::move_kv(a, num_threads);

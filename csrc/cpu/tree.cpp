@@ -78,14 +78,6 @@ int draft_tree(d3d_draft_tree_args a, int num_threads) {
   return error;
 }
 
-bool valid_tree(const d3d_build_tree_args& a) {
-  if (a.num_positions < 0 || a.num_candidates < 0 || a.num_nodes < 1 || a.num_outcomes < 0) return false;
-  if (a.num_requests == 0) return true;
-  return all_set(a.root_ids, a.token_ids, a.parents, a.depths, a.node_counts, a.mask_bits) &&
-         (a.num_outcomes == 0 || all_set(a.outcome_parents, a.outcome_token_ids, a.outcome_scores)) &&
-         !a.first_child == !a.next_sibling;
-}
-
 int verify_tree(const d3d_verify_tree_args& a, int num_threads) {
   std::atomic<int> error{D3D_OK};
   const int64_t size = a.num_requests * a.vocab;
@@ -117,70 +109,32 @@ int verify_tree(const d3d_verify_tree_args& a, int num_threads) {
 int d3d_build_tree_cpu(const d3d_build_tree_args* args, int num_threads) {
   using namespace d3d;
   if (!args) return D3D_ERROR_ARGUMENT;
-  const d3d_build_tree_args& a = *args;
-  if (a.num_requests < 0 || !cpu::valid_tree(a) || (a.outcome_index && a.num_branches < 0))
-    return D3D_ERROR_ARGUMENT;
-  const int64_t drafts = a.outcome_index ? a.num_requests * a.num_branches : a.num_requests;
-  if (drafts * a.num_positions * a.num_candidates > 0 && !all_set(a.candidate_token_ids, a.candidate_scores))
-    return D3D_ERROR_ARGUMENT;
-  if (a.num_requests == 0) return D3D_OK;
-  return cpu::build_tree(a, num_threads);
+  if (const int error = check_build_tree(*args)) return error;
+  return cpu::build_tree(*args, num_threads);
 }
 
 int d3d_draft_tree_cpu(const d3d_draft_tree_args* args, int num_threads) {
   using namespace d3d;
   if (!args) return D3D_ERROR_ARGUMENT;
-  d3d_draft_tree_args a = *args;
-  const d3d_draft_args& draft = a.draft;
-  if (const int error = check_rows(draft.logits, draft.dtype, draft.vocab,
-                                   draft.num_rows * larger<int64_t>(draft.num_positions, 0), draft.sampling,
-                                   draft.penalties))
-    return error;
-  a.draft.request_ids = nullptr;
-  a.tree.num_requests = draft.num_rows;
-  a.tree.num_positions = draft.num_positions;
-  a.tree.num_candidates = draft.num_candidates;
-  a.tree.outcome_index = nullptr;
-  if (draft.num_rows < 0 || draft.num_candidates < 1 || !(draft.beta > 0) ||
-      draft.sampling.num_requests < draft.num_rows || !cpu::valid_tree(a.tree))
-    return D3D_ERROR_ARGUMENT;
-  if (draft.num_rows == 0) return D3D_OK;
-  if (!draft.positions) return D3D_ERROR_ARGUMENT;
-  return cpu::draft_tree(a, num_threads);
+  d3d_draft_tree_args joined = *args;
+  join_draft_and_tree(joined);
+  if (const int error = check_draft_tree(joined)) return error;
+  return joined.draft.num_rows > 0 ? cpu::draft_tree(joined, num_threads) : D3D_OK;
 }
 
 int d3d_verify_tree_cpu(const d3d_verify_tree_args* args, int num_threads) {
   using namespace d3d;
   if (!args) return D3D_ERROR_ARGUMENT;
-  const d3d_verify_tree_args& a = *args;
-  if (const int error = check_rows(a.logits, a.dtype, a.vocab, a.row_starts ? a.num_rows : a.num_requests,
-                                   a.sampling, a.penalties))
-    return error;
-  if (a.num_requests < 0 || a.num_nodes < 1 || a.sampling.num_requests < a.num_requests)
-    return D3D_ERROR_ARGUMENT;
-  if (a.num_requests > 0 && !all_set(a.token_ids, a.parents, a.node_counts, a.root_positions,
-                                     a.accepted_nodes, a.num_accepted, a.bonus_ids, a.status))
-    return D3D_ERROR_ARGUMENT;
-  if (a.num_outcomes < 0 || (a.outcome_index && a.num_requests * a.num_outcomes > 0 &&
-                             !all_set(a.outcome_parents, a.outcome_token_ids)))
-    return D3D_ERROR_ARGUMENT;
-  return cpu::verify_tree(a, num_threads);
+  if (const int error = check_verify_tree(*args)) return error;
+  return cpu::verify_tree(*args, num_threads);
 }
 
 int d3d_select_outcome_cpu(const d3d_select_outcome_args* args, int) {
   using namespace d3d;
-  if (!args || args->num_requests < 0 || args->num_nodes < 1 || args->num_outcomes < 0)
-    return D3D_ERROR_ARGUMENT;
-  const d3d_select_outcome_args& a = *args;
-  if (a.num_requests > 0 && !all_set(a.accepted_nodes, a.num_accepted, a.bonus_ids, a.index))
-    return D3D_ERROR_ARGUMENT;
-  if (a.num_requests * a.num_outcomes > 0 && !all_set(a.outcome_parents, a.outcome_token_ids))
-    return D3D_ERROR_ARGUMENT;
-  if (a.candidate_ids &&
-      (a.num_positions < 0 || a.num_candidates < 0 ||
-       !all_set(a.candidate_log_probs, a.candidate_scores, a.draft_ids, a.draft_log_probs, a.draft_scores)))
-    return D3D_ERROR_ARGUMENT;
+  if (!args) return D3D_ERROR_ARGUMENT;
+  if (const int error = check_select_outcome(*args)) return error;
   SoloTeam team;
-  for (int64_t request = 0; request < a.num_requests; ++request) select_outcome_request(team, a, request);
+  for (int64_t request = 0; request < args->num_requests; ++request)
+    select_outcome_request(team, *args, request);
   return D3D_OK;
 }

@@ -85,22 +85,13 @@ bool draft_position(const d3d_draft_args& a, int64_t i, int64_t first) {
 int d3d_sample_cpu(const d3d_sample_args* args, int num_threads) {
   using namespace d3d;
   if (!args) return D3D_ERROR_ARGUMENT;
-  const d3d_sample_args& a = *args;
-  if (const int error = check_rows(a.logits, a.dtype, a.vocab, a.num_rows, a.sampling, a.penalties))
-    return error;
-  if (a.num_rows > 0 && !all_set(a.positions, a.token_ids, a.status)) return D3D_ERROR_ARGUMENT;
-  return cpu::sample(a, num_threads);
+  if (const int error = check_sample(*args)) return error;
+  return cpu::sample(*args, num_threads);
 }
 
 int d3d_draft_candidates_cpu(const d3d_draft_args* args, int num_threads) {
   using namespace d3d;
   if (!args) return D3D_ERROR_ARGUMENT;
-  const d3d_draft_args& a = *args;
-  if (const int error = check_rows(a.logits, a.dtype, a.vocab, a.num_rows, a.sampling, a.penalties))
-    return error;
-  if (a.num_positions < 0 || a.num_candidates < 0 || !(a.beta > 0)) return D3D_ERROR_ARGUMENT;
-  if (a.num_rows > 0 && !a.positions) return D3D_ERROR_ARGUMENT;
-  if (a.num_rows * a.num_positions * a.num_candidates == 0) return D3D_OK;
-  if (!all_set(a.token_ids, a.log_probs, a.scores)) return D3D_ERROR_ARGUMENT;
-  return cpu::draft_candidates(a, num_threads);
+  if (const int error = check_draft_candidates(*args)) return error;
+  return args->num_candidates > 0 ? cpu::draft_candidates(*args, num_threads) : D3D_OK;
 }

@@ -9,6 +9,11 @@
  *                                     kept for the next call.
  *   d3d_<op>_cuda(args, stream)       queues the work on a cudaStream_t and returns. It never allocates,
  *                                     synchronises or touches another stream, so it can be captured.
+ *                                     Workspace comes from the caller, aligned to 16 bytes, as much as
+ *                                     d3d_<op>_workspace_bytes says for the same arguments on the same device;
+ *                                     its contents do not matter. Counters (`arrivals`) must be zero before
+ *                                     their first use; a launch leaves them zero. Launches that may overlap
+ *                                     share neither.
  *
  * Inputs are never written. Every element of every output is. A function returns D3D_OK or a d3d_error.
  *
@@ -26,6 +31,8 @@ extern "C" {
 
 #define D3D_VERSION "0.1.0"
 #define D3D_MAX_VOCAB (1 << 22) /* 2^22 fixed-point weights of 2^40 fit in 63 bits */
+#define D3D_CUDA_MAX_CANDIDATES 256
+#define D3D_CUDA_MAX_NODES 2048 /* of build_tree: the search lives in shared memory */
 
 typedef enum d3d_error {
   D3D_OK = 0,
@@ -90,7 +97,7 @@ typedef struct d3d_sample_args {
   const d3d_penalties* penalties; /* host pointer */
   int64_t* token_ids;             /* [R] out */
   int32_t* status;                /* [R] out */
-  void* workspace;                /* CUDA with penalties only: d3d_sample_workspace_bytes */
+  void* workspace;                /* CUDA: d3d_sample_workspace_bytes */
 } d3d_sample_args;
 
 /* The K largest perturbed logits of each drafted position, best first. */
@@ -102,7 +109,7 @@ typedef struct d3d_draft_args {
   int64_t num_positions; /* L */
   int64_t row_stride;
   int64_t position_stride;
-  int32_t num_candidates; /* K */
+  int32_t num_candidates; /* K; on CUDA at most D3D_CUDA_MAX_CANDIDATES */
   int32_t mask_token_id;  /* never a candidate; -1: none */
   float beta;             /* temper of the scores */
   d3d_sampling sampling;
@@ -112,6 +119,7 @@ typedef struct d3d_draft_args {
   int64_t* token_ids; /* [R, L, K] out, -1 where fewer than K survive */
   float* log_probs;   /* [R, L, K] out, log q of the filtered, tempered row */
   float* scores;      /* [R, L, K] out */
+  void* workspace;    /* CUDA: d3d_draft_candidates_workspace_bytes */
 } d3d_draft_args;
 
 /* The N most probable prefixes and the E next ones. With outcome_index the candidates are [B, num_branches,
@@ -149,6 +157,8 @@ typedef struct d3d_build_tree_args {
 typedef struct d3d_draft_tree_args {
   d3d_draft_args draft; /* positions are those of the roots; request_ids is not used. Outputs are optional */
   d3d_build_tree_args tree;
+  void* workspace;    /* CUDA: d3d_draft_tree_workspace_bytes; the draft's is not used */
+  uint32_t* arrivals; /* CUDA: [B] counters, see above */
 } d3d_draft_tree_args;
 
 /* The path of the target's own samples through the draft tree. */
@@ -176,6 +186,8 @@ typedef struct d3d_verify_tree_args {
   const int32_t* outcome_parents;   /* [B, E] */
   const int64_t* outcome_token_ids; /* [B, E] */
   int32_t* outcome_index; /* [B] out, null: not wanted; the first outcome that came true, -1: none */
+  void* workspace;        /* CUDA: d3d_verify_tree_workspace_bytes */
+  uint32_t* arrivals;     /* CUDA: [B] counters, see above */
 } d3d_verify_tree_args;
 
 typedef enum d3d_chain_rule { D3D_RULE_COUPLED = 0, D3D_RULE_RATIO = 1, D3D_RULE_BLOCK = 2 } d3d_chain_rule;
@@ -210,6 +222,7 @@ typedef struct d3d_verify_chain_args {
   int32_t* num_accepted;          /* [B] out */
   int64_t* bonus_ids;             /* [B] out */
   int32_t* status;                /* [B] out */
+  void* workspace;                /* CUDA: d3d_verify_chain_workspace_bytes */
 } d3d_verify_chain_args;
 
 /* The first outcome (last accepted node, bonus token) that came true, or -1; and what was drafted behind it.
@@ -305,7 +318,7 @@ typedef struct d3d_kv_buffer {
 /* Copies rows in list order, in place. No entry may write a row that a later one reads; requests move
  * disjoint rows. Slots outside [0, num_pages * page_size) on either side skip the entry. */
 typedef struct d3d_move_kv_args {
-  const d3d_kv_buffer* buffers;
+  const d3d_kv_buffer* buffers; /* on CUDA in the device's memory */
   int64_t num_buffers;
   int64_t num_pages;
   int64_t page_size;
@@ -329,7 +342,22 @@ int d3d_packed_mask_cpu(const d3d_packed_mask_args* args, int num_threads);
 int d3d_move_kv_cpu(const d3d_move_kv_args* args, int num_threads);
 
 int64_t d3d_sample_workspace_bytes(const d3d_sample_args* args);
+int64_t d3d_draft_candidates_workspace_bytes(const d3d_draft_args* args);
+int64_t d3d_draft_tree_workspace_bytes(const d3d_draft_tree_args* args);
+int64_t d3d_verify_tree_workspace_bytes(const d3d_verify_tree_args* args);
+int64_t d3d_verify_chain_workspace_bytes(const d3d_verify_chain_args* args);
+
 int d3d_sample_cuda(const d3d_sample_args* args, void* stream);
+int d3d_draft_candidates_cuda(const d3d_draft_args* args, void* stream);
+int d3d_build_tree_cuda(const d3d_build_tree_args* args, void* stream);
+int d3d_draft_tree_cuda(const d3d_draft_tree_args* args, void* stream);
+int d3d_verify_tree_cuda(const d3d_verify_tree_args* args, void* stream);
+int d3d_verify_chain_cuda(const d3d_verify_chain_args* args, void* stream);
+int d3d_select_outcome_cuda(const d3d_select_outcome_args* args, void* stream);
+int d3d_frontier_cuda(const d3d_frontier_args* args, void* stream);
+int d3d_dense_mask_cuda(const d3d_dense_mask_args* args, void* stream);
+int d3d_packed_mask_cuda(const d3d_packed_mask_args* args, void* stream);
+int d3d_move_kv_cuda(const d3d_move_kv_args* args, void* stream);
 
 const char* d3d_error_string(int error);
 const char* d3d_cuda_error_string(void); /* of the last D3D_ERROR_LAUNCH in this thread */

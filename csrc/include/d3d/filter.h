@@ -141,6 +141,7 @@ D3D_PASS Real find_cut(Team& team, const Row& row, Real floor, uint64_t* histogr
   Key prefix = 0, known = 0;  // the cut's leading bits, and which bits those are
   uint64_t above = 0, goal = 0;
 
+  D3D_ROLLED
   for (int low = 8 * sizeof(Key); low > 0;) {
     const int width = smaller(kDigitBits, low);
     const Key digit_mask = (Key(1) << width) - 1;
@@ -152,21 +153,22 @@ D3D_PASS Real find_cut(Team& team, const Row& row, Real floor, uint64_t* histogr
     for (int32_t first = kTile * team.rank(); first < row.vocab; first += kTile * team.size()) {
       Tile<Real, Team> s;
       row.read(team, first, s);
-      for (int i = 0; i < s.kPacks; ++i) {
-        const auto keys = key_of<Real>(s.pack[i]);
-        if (!any((((keys ^ prefix) & known) == 0) & (s.pack[i] >= floor))) continue;
+      const auto count = [&](int, auto pack) D3D_INLINE_LAMBDA {
+        const auto keys = key_of<Real>(pack);
+        if (!any((((keys ^ prefix) & known) == 0) & (pack >= floor))) return;
         Real value[kLanes];
         Key key[kLanes];
         uint64_t weight[kLanes];
-        store(value, s.pack[i]);
+        store(value, pack);
         store(key, keys);
-        store(weight, weigh(s.pack[i]));
+        store(weight, weigh(pack));
         for (int j = 0; j < kLanes; ++j) {
           if (((key[j] ^ prefix) & known) != 0 || !(value[j] >= floor)) continue;
           team.add(histogram[key[j] >> low & digit_mask], weight[j]);
           mine += weight[j];
         }
-      }
+      };
+      for_packs(count, s);
     }
     const uint64_t total = team.reduce(mine, [](uint64_t a, uint64_t b) { return a + b; });
     if (known == 0) {

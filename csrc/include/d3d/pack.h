@@ -18,14 +18,17 @@
 // D3D_INLINE: everything that takes packs; a vector that is passed to a real call goes through memory.
 // D3D_INLINE_LAMBDA: the same, behind the parameters of a lambda.
 // D3D_PASS: a loop over a row; one copy for each row type will do.
+// D3D_ROLLED: a long loop of few rounds, which nvcc would copy out.
 #if defined(__CUDACC__)
   #define D3D_INLINE __device__ __forceinline__
   #define D3D_INLINE_LAMBDA
   #define D3D_PASS __device__ __forceinline__
+  #define D3D_ROLLED _Pragma("unroll 1")
 #else
   #define D3D_INLINE [[gnu::always_inline]] inline
   #define D3D_INLINE_LAMBDA __attribute__((always_inline))
   #define D3D_PASS [[gnu::noinline]]
+  #define D3D_ROLLED
 #endif
 
 // The CPU library compiles these headers once per instruction set. A namespace for each keeps the linker from

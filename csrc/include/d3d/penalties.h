@@ -64,8 +64,8 @@ D3D_INLINE void for_owned(Team& team, TokenList list, int32_t vocab, Act act) {
 }
 
 // row: `vocab` values, rounded up to a tile.
-template <class Team, class Logit, class Real>
-D3D_PASS void penalise(Team& team, const Row<Logit>& plain, const d3d_penalties& penalties, int64_t request,
+template <class Team, class Row, class Real>
+D3D_PASS void penalise(Team& team, const Row& plain, const d3d_penalties& penalties, int64_t request,
                        TokenList path, Real* row, uint32_t* marks) {
   const int32_t vocab = plain.vocab;
   for (int32_t first = Team::kTile * team.rank(); first < vocab; first += Team::kTile * team.size()) {

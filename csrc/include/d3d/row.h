@@ -77,6 +77,28 @@ struct Tile {
   }
 };
 
+// act(i, pack i of each tile). On a GPU a loop that turns the registers round, because this is where scans get to
+// rarely: copied out, it would take more registers than all the rest.
+template <class Act, class Team, class T, class... More>
+D3D_INLINE void for_packs(Act act, Tile<T, Team> first, Tile<More, Team>... more) {
+  constexpr int kPacks = Tile<T, Team>::kPacks;
+#if defined(__CUDA_ARCH__)
+  const auto turn = [](auto& tile) {
+    const auto head = tile.pack[0];
+    for (int i = 0; i + 1 < kPacks; ++i) tile.pack[i] = tile.pack[i + 1];
+    tile.pack[kPacks - 1] = head;
+  };
+  D3D_ROLLED
+  for (int i = 0; i < kPacks; ++i) {
+    act(i, first.pack[0], more.pack[0]...);
+    turn(first);
+    (turn(more), ...);
+  }
+#else
+  for (int i = 0; i < kPacks; ++i) act(i, first.pack[i], more.pack[i]...);
+#endif
+}
+
 template <class T, class Team>
 D3D_INLINE void make_comparable(Tile<T, Team>& x) {
   for (auto& pack : x.pack) pack = comparable<T>(pack);
@@ -165,7 +187,7 @@ struct Row {
   // A core's own prefetchers stop at the end of a page, so a row of hundreds of pages is read at 80 % of what
   // memory gives; asking one kilobyte ahead gets 90 %. Asking beyond the row, or memory, does no harm.
   template <int kTile>
-  D3D_INLINE static void prefetch(const Bits* from) {
+  D3D_INLINE static void prefetch([[maybe_unused]] const Bits* from) {
 #if !defined(__CUDACC__)
     constexpr int kAhead = 1024, kLine = 64;
     const char* const there = reinterpret_cast<const char*>(from) + kAhead;
@@ -174,11 +196,9 @@ struct Row {
   }
 
   // A GPU thread has one tile in flight, so the next one is on its way to the L2 cache meanwhile.
-  D3D_INLINE static void prefetch_to_l2(const Bits* from) {
+  D3D_INLINE static void prefetch_to_l2([[maybe_unused]] const Bits* from) {
 #if defined(__CUDA_ARCH__)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-#else
-    static_cast<void>(from);
 #endif
   }
 

@@ -25,6 +25,7 @@ template <bool kNoisy, class Team, class Row, class Real, class Act>
 D3D_INLINE Real for_better(Team& team, const Row& row, const Noise& noise, const Survivors<Real>& survivors,
                            int32_t begin, int32_t end, Token<Real> bar, Act act) {
   constexpr int kTile = Team::kTile;
+  static_assert(Team::kLanes == 1);
   Real top = Limits<Real>::kNone;
   for (int32_t tile = begin + team.rank(); tile < end; tile += team.size()) {
     const int32_t first = tile * kTile;
@@ -44,17 +45,17 @@ D3D_INLINE Real for_better(Team& team, const Row& row, const Noise& noise, const
       if (tile_top < bar.x) continue;
     }
     row.refine(s);
-    Real values[kTile];
-    s.store(values);
-    uint32_t drawn[kTile];
-    if constexpr (kNoisy) words.store(drawn);
-    for (int i = 0; i < kTile; ++i) {
-      Token<Real> token{values[i], values[i], first + i};
-      if constexpr (kNoisy) {
-        if (drawn[i] > limit) continue;
-        token.x += static_cast<Real>(gumbel(drawn[i]));
-      }
-      if (token.x > Limits<Real>::kNone && !bar.beats(token) && survivors.keeps(token.s)) act(token);
+    const auto offer = [&](int i, Real value, Real x) {
+      const Token<Real> token{x, value, first + i};
+      if (x > Limits<Real>::kNone && !bar.beats(token) && survivors.keeps(value)) act(token);
+    };
+    if constexpr (kNoisy) {
+      const auto perturb = [&](int i, Real value, uint32_t word) {
+        if (word <= limit) offer(i, value, value + static_cast<Real>(gumbel(word)));
+      };
+      for_packs(perturb, s, words);
+    } else {
+      for_packs([&](int i, Real value) { offer(i, value, value); }, s);
     }
   }
   return top;
@@ -79,6 +80,7 @@ D3D_PASS int32_t select_best(Team& team, const Row& row, const Noise& noise, con
   Token<Real> bar = no_token<Real>();
   int32_t kept = 0;
   top = Limits<Real>::kNone;
+  D3D_ROLLED
   for (int32_t begin = 0, end; begin < tiles; begin = end) {
     const int64_t span = begin == 0 ? kPool / Team::kTile : int64_t{begin} * (kPool - k) / (2 * k) + 1;
     end = static_cast<int32_t>(smaller<int64_t>(begin + span, tiles));

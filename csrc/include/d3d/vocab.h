@@ -117,19 +117,22 @@ D3D_PASS Real scan_row(Team& team, const Row& row, const Noise& noise, const Sur
       if (!(tile_top > sink.bar())) continue;
     }
     row.refine(s);
-    for (int i = 0; i < s.kPacks; ++i) {
-      auto x = s.pack[i];
-      if constexpr (kNoisy) {
-        if (!any(words.pack[i] <= limit)) continue;
-        x = x + convert<Real>(gumbel(words.pack[i]));
-      }
-      if (!any(x > sink.bar())) continue;
+    const auto offer = [&](int i, auto pack, auto x) D3D_INLINE_LAMBDA {
+      if (!any(x > sink.bar())) return;
       Real ranked[kLanes], values[kLanes];
       store(ranked, x);
-      store(values, s.pack[i]);
+      store(values, pack);
       for (int j = 0; j < kLanes; ++j)
         if (ranked[j] > sink.bar() && survivors.keeps(values[j]))
           sink.offer({ranked[j], values[j], first + i * kLanes + j});
+    };
+    if constexpr (kNoisy) {
+      const auto perturb = [&](int i, auto pack, auto word) D3D_INLINE_LAMBDA {
+        if (any(word <= limit)) offer(i, pack, pack + convert<Real>(gumbel(word)));
+      };
+      for_packs(perturb, s, words);
+    } else {
+      for_packs([&](int i, auto pack) D3D_INLINE_LAMBDA { offer(i, pack, pack); }, s);
     }
   }
   return team.reduce(top, [](Real a, Real b) { return larger(a, b); });
