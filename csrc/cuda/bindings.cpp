@@ -62,6 +62,16 @@ int64_t sample_workspace_bytes(int64_t rows, int32_t vocab, int32_t dtype, bool 
   return d3d_sample_workspace_bytes(&args);
 }
 
+int64_t draft_workspace_bytes(int64_t rows, int32_t vocab, int32_t dtype, bool penalised) {
+  d3d_draft_args args{};
+  args.num_rows = rows;
+  args.num_positions = 1;
+  args.vocab = vocab;
+  args.dtype = dtype;
+  args.penalties = penalised ? &some : nullptr;
+  return d3d_draft_candidates_workspace_bytes(&args);
+}
+
 int64_t verify_tree_workspace_bytes(int64_t batch, int32_t nodes, int32_t vocab, int32_t dtype, bool penalised) {
   d3d_verify_tree_args args{};
   args.num_requests = batch;
@@ -88,7 +98,8 @@ PYBIND11_MODULE(_cuda, m) {
   m.doc() = "CUDA kernels of D3D, behind addresses and sizes; d3d_kernels.cuda has their tensor forms.";
   m.def("version", [] { return D3D_VERSION; }, "Version of the compiled library.");
   m.def("last_error", &d3d_cuda_error_string, "The CUDA runtime's word on the last launch of this thread.");
-  m.def("sample_workspace_bytes", &sample_workspace_bytes, "For rows of sample, or rows * L of draft_candidates.");
+  m.def("sample_workspace_bytes", &sample_workspace_bytes);
+  m.def("draft_workspace_bytes", &draft_workspace_bytes);
   m.def("verify_tree_workspace_bytes", &verify_tree_workspace_bytes);
   define_penalties(m);
   if (PyModule_AddFunctions(m.ptr(), ops) != 0) throw py::error_already_set();

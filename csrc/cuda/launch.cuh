@@ -28,15 +28,14 @@ struct Grid {
   int blocks;
 };
 
-constexpr int kThreads = 256;       // of a block that works on rows
-constexpr int kResidentBlocks = 3;  // of those, on one multiprocessor
+constexpr int kThreads = 256;  // of a block that works on rows
 
-// As many blocks for each of `units` teams as are resident together; `most` teams that stride over the units if
-// there is a limit.
-inline Grid grid_for(const Device& device, int64_t units, int64_t most = int64_t{1} << 27) {
-  const int64_t resident = int64_t{kResidentBlocks} * device.multiprocessors;
+// As many blocks for each of `units` teams as run at once, `at_once` on a multiprocessor; if there is a limit,
+// `most` teams that stride over the units.
+inline Grid grid_for(const Device& device, int at_once, int64_t units, int64_t most = int64_t{1} << 27) {
   Grid grid{units < most ? units : most, 1};
-  while (device.clusters && 2 * grid.blocks <= kMaxClusterBlocks && 2 * grid.blocks * grid.teams <= resident)
+  const int64_t running = int64_t{at_once} * device.multiprocessors;
+  while (device.clusters && 2 * grid.blocks <= kMaxClusterBlocks && 2 * grid.blocks * grid.teams <= running)
     grid.blocks *= 2;
   return grid;
 }

@@ -58,9 +58,12 @@ struct AnyRow<float> : Row<Float32> {
 template <class Real>
 using RowTeam = GpuTeam<kThreads, sizeof(Real) == 4 ? 8 : 4>;
 
-// One multiprocessor runs three of the blocks, or two with the wider registers of double.
-template <class Real>
-constexpr int kBlocksAtOnce = sizeof(Real) == 4 ? kResidentBlocks : 2;
+// Blocks that run at once on a multiprocessor. Scans want many, for the loads in flight; the registers that more
+// than two would leave are too few for double, and for drafting, which computes more than it loads.
+constexpr int kScans = 3;
+constexpr int kDrafts = 2;
+template <class Real, int kWanted>
+constexpr int kAtOnce = sizeof(Real) == 4 ? kWanted : 2;
 
 // Shared memory of a kernel that works on rows.
 template <class Real>

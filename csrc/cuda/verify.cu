@@ -55,7 +55,7 @@ D3D_INLINE int32_t choose_at(RowTeam<Real>& team, RowShared<Real>& shared, const
 }
 
 template <class Real>
-__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Real>)
+__global__ void __launch_bounds__(kThreads, kAtOnce<Real, kScans>)
     verify_all_rows_kernel(const __grid_constant__ VerifyLaunch launched) {
   D3D_SHARED(RowShared<Real>, shared);
   RowTeam<Real> team(shared.team);
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Real>)
 }
 
 template <class Real>
-__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Real>)
+__global__ void __launch_bounds__(kThreads, kAtOnce<Real, kScans>)
     verify_lazily_kernel(const __grid_constant__ VerifyLaunch launched) {
   D3D_SHARED(RowShared<Real>, shared);
   RowTeam<Real> team(shared.team);
@@ -101,8 +101,8 @@ bool reads_all_rows(const Device& device, const d3d_verify_tree_args& a) {
 }
 
 Grid verify_grid(const Device& device, const d3d_verify_tree_args& a) {
-  if (reads_all_rows(device, a)) return grid_for(device, a.num_requests * a.num_nodes);
-  return grid_for(device, a.num_requests, int64_t{kResidentBlocks} * device.multiprocessors);
+  if (reads_all_rows(device, a)) return grid_for(device, kScans, a.num_requests * a.num_nodes);
+  return grid_for(device, kScans, a.num_requests, int64_t{kScans} * device.multiprocessors);
 }
 
 // Cuts the workspace up and returns how much of it is used.

@@ -9,7 +9,7 @@ namespace d3d::gpu {
 namespace {
 
 template <class Real>
-__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Real>)
+__global__ void __launch_bounds__(kThreads, kAtOnce<Real, kScans>)
     sample_kernel(const __grid_constant__ WithPenalties<d3d_sample_args> launched) {
   D3D_SHARED(RowShared<Real>, shared);
   RowTeam<Real> team(shared.team);
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Real>)
 }
 
 template <class Real>
-__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Real>)
+__global__ void __launch_bounds__(kThreads, kAtOnce<Real, kDrafts>)
     draft_kernel(const __grid_constant__ WithPenalties<d3d_draft_args> launched) {
   D3D_SHARED(RowShared<Real>, shared);
   RowTeam<Real> team(shared.team);
@@ -59,22 +59,23 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Real>)
   }
 }
 
-Grid row_grid(const Device& device, int64_t rows, const d3d_penalties* penalties) {
-  const int64_t resident = int64_t{kResidentBlocks} * device.multiprocessors;
-  return penalties ? grid_for(device, rows, resident) : grid_for(device, rows);
+Grid row_grid(const Device& device, int at_once, int64_t rows, const d3d_penalties* penalties) {
+  return penalties ? grid_for(device, at_once, rows, int64_t{at_once} * device.multiprocessors)
+                   : grid_for(device, at_once, rows);
 }
 
-int64_t row_workspace(int64_t rows, int32_t vocab, int32_t dtype, const d3d_penalties* penalties) {
+int64_t row_workspace(int at_once, int64_t rows, int32_t vocab, int32_t dtype, const d3d_penalties* penalties) {
   Device device;
   if (!penalties || rows < 1 || !current_device(device)) return 0;
-  return penalised_bytes(row_grid(device, rows, penalties).teams, vocab, dtype);
+  return penalised_bytes(row_grid(device, at_once, rows, penalties).teams, vocab, dtype);
 }
 
 }  // namespace
 }  // namespace d3d::gpu
 
 int64_t d3d_sample_workspace_bytes(const d3d_sample_args* args) {
-  return args ? d3d::gpu::row_workspace(args->num_rows, args->vocab, args->dtype, args->penalties) : 0;
+  using namespace d3d::gpu;
+  return args ? row_workspace(kScans, args->num_rows, args->vocab, args->dtype, args->penalties) : 0;
 }
 
 int d3d_sample_cuda(const d3d_sample_args* args, void* stream) {
@@ -88,13 +89,13 @@ int d3d_sample_cuda(const d3d_sample_args* args, void* stream) {
   if (!gpu::current_device(device)) return D3D_ERROR_LAUNCH;
   return gpu::with_compute_type(a.dtype, [&]<class Real>() {
     return gpu::launch(gpu::sample_kernel<Real>, gpu::WithPenalties(a),
-                        gpu::row_grid(device, a.num_rows, a.penalties), gpu::kThreads, 0, stream);
+                        gpu::row_grid(device, gpu::kScans, a.num_rows, a.penalties), gpu::kThreads, 0, stream);
   });
 }
 
 int64_t d3d_draft_candidates_workspace_bytes(const d3d_draft_args* args) {
-  return args ? d3d::gpu::row_workspace(args->num_rows * args->num_positions, args->vocab, args->dtype,
-                                         args->penalties)
+  using namespace d3d::gpu;
+  return args ? row_workspace(kDrafts, args->num_rows * args->num_positions, args->vocab, args->dtype, args->penalties)
               : 0;
 }
 
@@ -112,7 +113,7 @@ int d3d_draft_candidates_cuda(const d3d_draft_args* args, void* stream) {
   gpu::Device device;
   if (!gpu::current_device(device)) return D3D_ERROR_LAUNCH;
   return gpu::with_compute_type(a.dtype, [&]<class Real>() {
-    return gpu::launch(gpu::draft_kernel<Real>, gpu::WithPenalties(a), gpu::row_grid(device, rows, a.penalties),
+    return gpu::launch(gpu::draft_kernel<Real>, gpu::WithPenalties(a), gpu::row_grid(device, gpu::kDrafts, rows, a.penalties),
                         gpu::kThreads, 0, stream);
   });
 }
