@@ -91,10 +91,10 @@ def c_abi(run: Callable[[], object]) -> Callable[[], object]:
         def __getattr__(self, name: str) -> Callable:
             return lambda *arguments: found.append((name, arguments))
 
-    with mock.patch.object(cpu, "_C", Recorder()):
+    with mock.patch.object(cpu.BACKEND, "library", Recorder()):
         run()
     ((name, arguments),) = found
-    function = getattr(cpu._C, name)
+    function = getattr(cpu.BACKEND.library, name)
     return lambda: function(*arguments)
 
 

@@ -255,7 +255,7 @@ class Compiled:
                 positions,
                 *link_addresses(links),
             ),
-            workspace=(batch, length, vocab, k, dtype, penalties is not None, candidates is None),
+            workspace=(batch, length, vocab, k, dtype, penalties is not None, candidates is not None),
             counters=batch,
         )
 

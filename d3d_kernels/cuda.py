@@ -16,7 +16,7 @@ from .compiled import Compiled
 from .types import KVLayout
 
 MAX_CANDIDATES = 256  # D3D_CUDA_MAX_CANDIDATES
-MAX_NODES = 2048  # D3D_CUDA_MAX_NODES
+MAX_NODES = 1024  # D3D_CUDA_MAX_NODES
 
 
 class Cuda(Compiled):

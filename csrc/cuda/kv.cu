@@ -68,5 +68,5 @@ int d3d_move_kv_cuda(const d3d_move_kv_args* args, void* stream) {
   const int64_t blocks = a.num_buffers * a.num_requests;
   if (blocks * a.num_moves == 0) return D3D_OK;
   if (blocks > INT32_MAX) return D3D_ERROR_ARGUMENT;
-  return gpu::launch(gpu::move_kv_kernel, a, {blocks, 1}, gpu::kMoveThreads, 0, stream);
+  return gpu::launch(gpu::move_kv_kernel, a, {blocks, 1}, gpu::kMoveThreads, stream);
 }

@@ -40,9 +40,9 @@ inline Grid grid_for(const Device& device, int at_once, int64_t units, int64_t m
   return grid;
 }
 
-// Queues kernel(args) on `threads` threads a block; shared_bytes of dynamic shared memory.
+// Queues kernel(args) on `threads` threads a block.
 template <class Args>
-int launch(void (*kernel)(Args), const Args& args, Grid grid, int threads, int64_t shared_bytes, void* stream) {
+int launch(void (*kernel)(Args), const Args& args, Grid grid, int threads, void* stream) {
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = static_cast<unsigned>(grid.blocks);
@@ -50,7 +50,6 @@ int launch(void (*kernel)(Args), const Args& args, Grid grid, int threads, int64
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(grid.teams * grid.blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &cluster;
   config.numAttrs = grid.blocks > 1;

@@ -1,58 +1,15 @@
 // A row of logits on a team: where it lies, whose it is, and its penalised copy where one is asked for.
 #pragma once
 
+#include "d3d/any_row.h"
 #include "d3d/penalties.h"
 #include "d3d/vocab.h"
 #include "launch.cuh"
 
 namespace d3d::gpu {
 
-// A row of any dtype whose compute type is Real. Which one is a branch that all threads take together, a few
-// instructions in a tile of eight tokens; so a kernel is compiled twice, not once a dtype and once more for
-// penalised copies.
 template <class Real>
-struct AnyRow;
-
-template <>
-struct AnyRow<double> : Row<Float64> {
-  D3D_INLINE AnyRow(const void* data, int64_t offset, int32_t, int32_t vocab, double temperature, int32_t excluded)
-      : Row<Float64>{static_cast<const double*>(data) + offset, vocab, temperature, excluded} {}
-};
-
-template <>
-struct AnyRow<float> : Row<Float32> {
-  int32_t dtype;
-
-  D3D_INLINE AnyRow(const void* data, int64_t offset, int32_t type, int32_t vocab, float temperature,
-                    int32_t excluded)
-      : Row<Float32>{nullptr, vocab, temperature, excluded}, dtype(type) {
-    const int64_t bytes = offset * (type == D3D_F32 ? 4 : 2);
-    logits = reinterpret_cast<const float*>(static_cast<const char*>(data) + bytes);
-  }
-
-  template <class Team>
-  D3D_INLINE void read_raw(Team& team, int32_t first, Tile<float, Team>& s) const {
-    if (dtype == D3D_BF16)
-      read_as<BFloat16>(team, first, s);
-    else if (dtype == D3D_F16)
-      read_as<Float16>(team, first, s);
-    else
-      read_as<Float32>(team, first, s);
-  }
-
-  template <class Team>
-  D3D_INLINE void read(Team& team, int32_t first, Tile<float, Team>& s) const {
-    read_raw(team, first, s);
-    refine(s);
-  }
-
- private:
-  template <class Logit, class Team>
-  D3D_INLINE void read_as(Team& team, int32_t first, Tile<float, Team>& s) const {
-    const auto* bits = reinterpret_cast<const typename Logit::Bits*>(logits);
-    Row<Logit>{bits, vocab, 1, excluded}.read_raw(team, first, s);
-  }
-};
+using AnyRow = Row<std::conditional_t<sizeof(Real) == 4, AnyFloat, Float64>>;
 
 // A rank takes 16 bytes of bf16 at once.
 template <class Real>
@@ -89,10 +46,21 @@ template <class Args>
 struct WithPenalties {
   Args args;
   d3d_penalties penalties;
+  bool any;
 
-  explicit WithPenalties(const Args& a) : args(a), penalties(a.penalties ? *a.penalties : d3d_penalties{}) {}
+  explicit WithPenalties(const Args& a) : args(a), penalties{}, any(penalties_of(a) != nullptr) {
+    if (any) penalties = *penalties_of(a);
+  }
 
-  D3D_INLINE const d3d_penalties* get() const { return args.penalties ? &penalties : nullptr; }
+  D3D_INLINE const d3d_penalties* get() const { return any ? &penalties : nullptr; }
+
+ private:
+  static const d3d_penalties* penalties_of(const Args& a) {
+    if constexpr (requires { a.penalties; })
+      return a.penalties;
+    else
+      return a.draft.penalties;
+  }
 };
 
 template <class Real>
@@ -110,6 +78,11 @@ D3D_INLINE int64_t request_of(const int32_t* request_ids, int64_t row, const d3d
   return request >= 0 && request < sampling.num_requests ? request : -1;
 }
 
+inline Grid row_grid(const Device& device, int at_once, int64_t rows, const d3d_penalties* penalties) {
+  return penalties ? grid_for(device, at_once, rows, int64_t{at_once} * device.multiprocessors)
+                   : grid_for(device, at_once, rows);
+}
+
 struct RowTask {
   const void* logits;  // the whole tensor
   int64_t offset;      // of the row, in elements
@@ -125,17 +98,19 @@ struct RowTask {
 // The row as it is, or its penalised copy.
 template <class Real>
 D3D_INLINE AnyRow<Real> open_row(RowTeam<Real>& team, const RowTask& task, const SamplingParams& params) {
-  const Real temperature = params.greedy() ? Real(1) : static_cast<Real>(params.temperature);
-  AnyRow<Real> row(task.logits, task.offset, task.dtype, task.vocab, temperature, task.excluded);
-  if (!has_penalties(task.penalties, task.request)) return row;
+  using Logit = std::conditional_t<sizeof(Real) == 4, AnyFloat, Float64>;
+  const double temperature = params.greedy() ? 1.0 : static_cast<double>(params.temperature);
+  const void* const from = element(task.logits, task.dtype, task.offset);
+  if (!has_penalties(task.penalties, task.request))
+    return make_row<Logit>(from, task.dtype, task.vocab, temperature, task.excluded);
   const int64_t width = row_width(task.vocab);
   auto* const copies = static_cast<Real*>(task.workspace);
   auto* const copy = copies + team.index() * width;
   auto* const marks = reinterpret_cast<uint32_t*>(copies + team.count() * width) + team.index() * width;
   for (int32_t v = team.rank(); v < task.vocab; v += team.size()) marks[v] = 0;  // by their owners
-  row.temperature = 1;
-  penalise(team, row, *task.penalties, task.request, task.path, copy, marks);
-  return AnyRow<Real>(copy, 0, sizeof(Real) == 4 ? D3D_F32 : D3D_F64, task.vocab, temperature, -1);
+  penalise(team, make_row<Logit>(from, task.dtype, task.vocab, 1, task.excluded), *task.penalties, task.request,
+           task.path, copy, marks);
+  return make_row<Logit>(copy, sizeof(Real) == 4 ? D3D_F32 : D3D_F64, task.vocab, temperature, -1);
 }
 
 // y(t) of a row, or -1 if it has no finite logit.

@@ -17,7 +17,6 @@
 // Shared memory of a block. A macro, so that the CPU emulation of the tests can hand out its own.
 #if !defined(D3D_SHARED)
   #define D3D_SHARED(type, name) __shared__ type name
-  #define D3D_DYNAMIC_SHARED(name) extern __shared__ int4 name[]
 #endif
 
 // Clusters exist in device code from sm_90; the host's pass over this file must agree with itself only.

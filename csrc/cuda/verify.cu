@@ -140,6 +140,6 @@ int d3d_verify_tree_cuda(const d3d_verify_tree_args* args, void* stream) {
   gpu::lay_out(device, a, launched.workspace);
   return gpu::with_compute_type(a.dtype, [&]<class Real>() {
     const auto kernel = gpu::reads_all_rows(device, a) ? gpu::verify_all_rows_kernel<Real> : gpu::verify_lazily_kernel<Real>;
-    return gpu::launch(kernel, launched, gpu::verify_grid(device, a), gpu::kThreads, 0, stream);
+    return gpu::launch(kernel, launched, gpu::verify_grid(device, a), gpu::kThreads, stream);
   });
 }

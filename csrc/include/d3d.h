@@ -32,7 +32,7 @@ extern "C" {
 #define D3D_VERSION "0.1.0"
 #define D3D_MAX_VOCAB (1 << 22) /* 2^22 fixed-point weights of 2^40 fit in 63 bits */
 #define D3D_CUDA_MAX_CANDIDATES 256
-#define D3D_CUDA_MAX_NODES 2048 /* of build_tree: the search lives in shared memory */
+#define D3D_CUDA_MAX_NODES 1024 /* of a tree that is built: the search lives in shared memory */
 
 typedef enum d3d_error {
   D3D_OK = 0,

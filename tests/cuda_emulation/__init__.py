@@ -20,6 +20,7 @@ import torch
 
 import d3d_kernels
 from d3d_kernels import registry
+from d3d_kernels.compiled import Compiled
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -62,8 +63,8 @@ def _run(*command: object) -> None:
 
 
 @cache
-def backend(multiprocessors: int, clusters: bool) -> ModuleType:
-    """d3d_kernels.cuda over a library of its own that believes in such a device."""
+def backend(multiprocessors: int, clusters: bool) -> Compiled:
+    """The CUDA backend over a library of its own that believes in such a device."""
     # A device is asked about once, so each kind has a copy of the library.
     name = f"{multiprocessors}_{int(clusters)}"
     copy = library().with_name(f"{name}_{library().name}")
@@ -76,19 +77,20 @@ def backend(multiprocessors: int, clusters: bool) -> ModuleType:
     if before:
         sys.modules["d3d_kernels._cuda"] = before
     counters = torch.zeros(1 << 12, dtype=torch.int32)
-    module._cuda, module._on, module._stream = compiled, lambda device: nullcontext(), lambda: 0
-    module.arrivals = lambda device, stream, count: counters
+    found = module.Cuda(compiled)
+    found._on, found._stream = lambda device: nullcontext(), lambda: 0
+    found._arrivals = lambda device, stream, count: counters
     with _environment(D3D_EMULATED_MULTIPROCESSORS=multiprocessors, D3D_EMULATED_CLUSTERS=int(clusters)):
         compiled.sample_workspace_bytes(1, 1, 0, True)  # asks now
-    return module
+    return found
 
 
 @contextmanager
-def registered(name: str, module: ModuleType):
-    """While this lasts, ``backend=name`` runs the module on CPU tensors."""
+def registered(name: str, found: Compiled):
+    """While this lasts, ``backend=name`` runs it on CPU tensors."""
     load = registry.load
     registry.DEVICES[name] = ("cpu",)
-    registry.load = lambda wanted: module if wanted == name else load(wanted)
+    registry.load = lambda wanted: found if wanted == name else load(wanted)
     registry._kernels.clear()
     try:
         yield

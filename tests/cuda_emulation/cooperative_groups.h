@@ -16,7 +16,7 @@ struct cluster_group {
   static T* map_shared_rank(T* mine, int block) {
     using namespace emulation;
     const size_t offset = reinterpret_cast<unsigned char*>(mine) - emulation::block().shared.get();
-    if (offset >= kSharedBytes + kDynamicBytes) fail("not in shared memory");
+    if (offset >= kSharedBytes) fail("not in shared memory");
     return reinterpret_cast<T*>(cluster.blocks[static_cast<size_t>(block)].shared.get() + offset);
   }
 };

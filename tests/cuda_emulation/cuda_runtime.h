@@ -25,10 +25,10 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define D3D_SHARED(type, name) type& name = *static_cast<type*>(emulation::shared_memory(sizeof(type)))
-#define D3D_DYNAMIC_SHARED(name) void* const name = emulation::dynamic_shared_memory()
 
 struct dim3 {
   unsigned x, y, z;
@@ -43,7 +43,7 @@ inline dim3 gridDim, blockDim, blockIdx;
 
 namespace emulation {
 
-constexpr size_t kStackBytes = 128 << 10, kSharedBytes = 64 << 10, kDynamicBytes = 48 << 10;
+constexpr size_t kStackBytes = 128 << 10, kSharedBytes = 48 << 10;
 
 struct Barrier {
   unsigned expected = 0, arrived = 0, generation = 0;
@@ -57,7 +57,7 @@ struct Warp {
 struct Block {
   Barrier barrier;
   std::vector<Warp> warps;
-  std::unique_ptr<unsigned char[]> shared{new unsigned char[kSharedBytes + kDynamicBytes]};
+  std::unique_ptr<unsigned char[]> shared{new unsigned char[kSharedBytes]};
 };
 
 struct Cluster {
@@ -138,7 +138,7 @@ inline void run_cluster(unsigned blocks, unsigned threads) {
     cluster.blocks[b].barrier = {threads, 0, 0};
     cluster.blocks[b].warps.assign(threads / 32, Warp{});
     for (Warp& warp : cluster.blocks[b].warps) warp.barrier.expected = 32;
-    std::memset(cluster.blocks[b].shared.get(), 0xA5, kSharedBytes + kDynamicBytes);
+    std::memset(cluster.blocks[b].shared.get(), 0xA5, kSharedBytes);
     for (unsigned t = 0; t < threads; ++t) {
       Fiber& fiber = *fibers[size_t{b} * threads + t];
       fiber.started = fiber.done = false;
@@ -166,10 +166,6 @@ inline void run_cluster(unsigned blocks, unsigned threads) {
 inline void* shared_memory(size_t bytes) {
   if (bytes > kSharedBytes) fail("more static shared memory than a block has");
   return block().shared.get();
-}
-
-inline void* dynamic_shared_memory() {
-  return block().shared.get() + kSharedBytes;
 }
 
 // The value of another lane; `from` outside the warp: one's own.
@@ -293,7 +289,6 @@ struct cudaLaunchAttribute {
 
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
-  size_t dynamicSmemBytes;
   cudaStream_t stream;
   cudaLaunchAttribute* attrs;
   unsigned numAttrs;
@@ -327,8 +322,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   function = kernel;
   body = [] { function(*arguments); };
   const unsigned blocks = config->numAttrs ? config->attrs[0].val.clusterDim.x : 1;
-  if (config->blockDim.x % 32 != 0 || config->gridDim.x % blocks != 0 || blocks > 8 || config->gridDim.x == 0 ||
-      config->dynamicSmemBytes > kDynamicBytes)
+  if (config->blockDim.x % 32 != 0 || config->gridDim.x % blocks != 0 || blocks > 8 || config->gridDim.x == 0)
     return cudaErrorInvalidValue;
   gridDim = config->gridDim;
   blockDim = config->blockDim;

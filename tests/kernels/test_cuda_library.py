@@ -18,7 +18,7 @@ from d3d_kernels import registry
 CUDA = registry.load("cuda")
 if isinstance(CUDA, Exception):
     pytest.skip(f"no CUDA library here: {CUDA}", allow_module_level=True)
-LIBRARY = CUDA._cuda
+LIBRARY = CUDA.library
 
 ARCHITECTURES = {"sm_80", "sm_90", "sm_100", "sm_120"}
 ROW_KERNELS = {"sample_kernel", "draft_kernel", "verify_all_rows_kernel", "verify_lazily_kernel"}

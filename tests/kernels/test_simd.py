@@ -59,7 +59,7 @@ def test_lower_instruction_sets_give_the_same_bits(level: str) -> None:
 
 
 def level() -> str:
-    return registry.load("cpu")._C.simd_level()
+    return registry.load("cpu").library.simd_level()
 
 
 def test_thread_counts_give_the_same_bits() -> None:

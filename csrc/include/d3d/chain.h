@@ -179,7 +179,7 @@ class Chain {
     if (j == length) return sample(j, Purpose::kResidual);
     const ChainLink& link = scratch.links[j];
     const Noise noise(params.seed, args.positions[request] + j, Purpose::kResidual);
-    BestToken<float> sink;
+    auto sink = best_sink<float>(team);
     scan_row<true>(team, Residual(opened(j, link.p), link.q, reach), noise,
                    Survivors<float>{Limits<float>::kLowest, 0.0f, 0.0f}, sink);
     const int32_t token = team_best(team, sink.best).id;
@@ -234,7 +234,7 @@ class Chain {
       with_logit(args.dtype, [&](auto logit) {
         using Logit = decltype(logit);
         using Real = typename Row<Logit>::Real;
-        const Row<Logit> plain{static_cast<const typename Logit::Bits*>(p.data), args.vocab, 1, -1};
+        const Row<Logit> plain = make_row<Logit>(p.data, args.dtype, args.vocab, 1, -1);
         team.sync();  // the row that was there has been read
         penalise(team, plain, *args.penalties, request, TokenList{drafts, j},
                  static_cast<Real*>(scratch.penalised), scratch.marks);

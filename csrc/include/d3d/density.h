@@ -9,7 +9,7 @@
 // logits that scan_row reads.
 #pragma once
 
-#include "d3d.h"
+#include "any_row.h"
 #include "vocab.h"
 
 namespace d3d {  // plain data, the same for every instruction set
@@ -36,35 +36,9 @@ D3D_NAMESPACE_BEGIN
 constexpr double kMassOne = 0x1p40;
 constexpr float kLeastDifference = 0x1p-126f;  // log_positive takes normal numbers
 
-D3D_INLINE SamplingParams params_of(const d3d_sampling& s, int64_t request) {
-  return {s.temperature[request], s.top_k[request], s.top_p[request], s.min_p[request], s.seed[request]};
-}
-
-// act(logit type), chosen at run time.
-template <class Act>
-D3D_INLINE auto with_logit(int32_t dtype, Act act) {
-  switch (dtype) {
-    case D3D_F32:
-      return act(Float32{});
-    case D3D_BF16:
-      return act(BFloat16{});
-    case D3D_F16:
-      return act(Float16{});
-    default:
-      return act(Float64{});
-  }
-}
-
-D3D_INLINE const void* element(const void* data, int32_t dtype, int64_t index) {
-  return with_logit(dtype, [=](auto logit) D3D_INLINE_LAMBDA -> const void* {
-    return static_cast<const typename decltype(logit)::Bits*>(data) + index;
-  });
-}
-
 template <class Logit>
 D3D_INLINE Row<Logit> row_of(const Density& d) {
-  using Real = typename Row<Logit>::Real;
-  return {static_cast<const typename Logit::Bits*>(d.data), d.vocab, static_cast<Real>(d.temperature), -1};
+  return make_row<Logit>(d.data, d.dtype, d.vocab, d.temperature, -1);
 }
 
 D3D_INLINE Density point_density(int32_t vocab, int32_t token) {

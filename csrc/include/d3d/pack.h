@@ -22,7 +22,9 @@
 #if defined(__CUDACC__)
   #define D3D_INLINE __device__ __forceinline__
   #define D3D_INLINE_LAMBDA
-  #define D3D_PASS __device__ __forceinline__
+  #if !defined(D3D_PASS)
+    #define D3D_PASS __device__ __forceinline__
+  #endif
   #define D3D_ROLLED _Pragma("unroll 1")
 #else
   #define D3D_INLINE [[gnu::always_inline]] inline

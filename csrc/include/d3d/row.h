@@ -134,7 +134,7 @@ struct Row {
 
   // For passes that compute more than they read: the next row comes nearer in the meantime.
   template <class Team>
-  D3D_INLINE void prefetch_next(Team&, int32_t first) const {
+  D3D_INLINE void prefetch_next(Team&, [[maybe_unused]] int32_t first) const {
 #if !defined(__CUDACC__)
     constexpr int kLine = 64;
     const char* const there = reinterpret_cast<const char*>(next + first);

@@ -16,6 +16,7 @@
 // exceeds one by ln(1 / p) on average at most, since each failure shrinks the remaining mass uniformly.
 #pragma once
 
+#include "d3d.h"
 #include "select.h"
 
 D3D_NAMESPACE_BEGIN
@@ -34,6 +35,10 @@ struct SamplingParams {
   D3D_INLINE bool filters_p() const { return top_p < 1; }
   D3D_INLINE bool filters_min() const { return min_p > 0; }
 };
+
+D3D_INLINE SamplingParams params_of(const d3d_sampling& s, int64_t request) {
+  return {s.temperature[request], s.top_k[request], s.top_p[request], s.min_p[request], s.seed[request]};
+}
 
 // A sink that keeps one token. Ids ascend within a rank, so equal values that come later lose.
 template <class Real>
