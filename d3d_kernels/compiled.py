@@ -17,7 +17,6 @@ from .addresses import (
     DTYPES,
     address,
     id_lists,
-    kv_buffers,
     link_addresses,
     penalty_record,
     sampling_addresses,
@@ -49,8 +48,8 @@ class Compiled:
         workspace: tuple | None = None,
         counters: int | None = None,
     ) -> None:
-        """Call ``library.function``. A GPU's wants a workspace, of as many bytes as ``function_workspace_bytes`` says of
-        these sizes, or counters that are zero; a CPU's wants neither.
+        """Call ``library.function``. A GPU's takes a workspace, of as many bytes as its ``<function>_workspace_bytes``
+        says of these sizes, or counters that are zero; a CPU's takes neither.
         """
         raise NotImplementedError
 
@@ -335,9 +334,10 @@ class Compiled:
         batch, rows, vocab = target_logits.shape
         dtype = DTYPES[target_logits.dtype]
         request_stride, row_stride, _ = target_logits.stride()
-        drafter = (0, 0, DRAFT_KINDS[draft_kind], 0, 0)
+        kind = DRAFT_KINDS[draft_kind]
+        drafter = (0, 0, kind, 0, 0)
         if draft_rows is not None:
-            drafter = (draft_rows.data_ptr(), DTYPES[draft_rows.dtype], DRAFT_KINDS[draft_kind], *draft_rows.stride()[:2])
+            drafter = (draft_rows.data_ptr(), DTYPES[draft_rows.dtype], kind, *draft_rows.stride()[:2])
         self._run(
             "verify_chain",
             target_logits.device,

@@ -108,10 +108,10 @@ int d3d_draft_tree_cuda(const d3d_draft_tree_args* args, void* stream) {
   if (a.draft.num_candidates > D3D_CUDA_MAX_CANDIDATES || a.tree.num_nodes > D3D_CUDA_MAX_NODES)
     return D3D_ERROR_ARGUMENT;
   if (a.draft.num_rows == 0) return D3D_OK;
-  if (!all_set(a.workspace, a.arrivals)) return D3D_ERROR_ARGUMENT;
+  if (!a.arrivals) return D3D_ERROR_ARGUMENT;
   gpu::Device device;
   if (!gpu::current_device(device)) return D3D_ERROR_LAUNCH;
-  gpu::lay_out(device, a);
+  if (gpu::lay_out(device, a) > 0 && !a.workspace) return D3D_ERROR_ARGUMENT;
   return gpu::with_compute_type(a.draft.dtype, [&]<class Real>() {
     return gpu::launch(gpu::draft_tree_kernel<Real>, gpu::WithPenalties(a), gpu::draft_tree_grid(device, a.draft),
                        gpu::kThreads, stream);

@@ -60,8 +60,8 @@ def test_rows_of_a_real_vocabulary(backend, dtype, stride, rows) -> None:
     assert_same(dk.sample(*there, backend=backend).cpu(), dk.sample(*inputs, backend="cpu"))
     if rows > 14:
         return
-    drafted = [dk.draft_candidates(i[0][:, None], 32, *i[1:], backend=b) for i, b in ((there, backend), (inputs, "cpu"))]
-    assert_same(place(drafted[0], "cpu"), drafted[1])
+    drafted = dk.draft_candidates(there[0][:, None], 32, *there[1:], backend=backend)
+    assert_same(place(drafted, "cpu"), dk.draft_candidates(inputs[0][:, None], 32, *inputs[1:], backend="cpu"))
 
 
 @dtypes

@@ -26,7 +26,7 @@ dtypes = pytest.mark.parametrize("dtype", cases.DTYPES, ids=lambda d: str(d).rem
 penalised = pytest.mark.parametrize("penalised", [False, True], ids=["plain", "penalised"])
 
 
-@pytest.fixture(params=DEVICES, autouse=True)
+@pytest.fixture(params=["small", "clusters", pytest.param("no clusters", marks=pytest.mark.slow)], autouse=True)
 def device(request):
     with cuda_emulation.registered("emulated", cuda_emulation.backend(*DEVICES[request.param])):
         yield request.param
@@ -82,8 +82,8 @@ def test_verify_tree(device, dtype, penalised) -> None:
 @pytest.mark.parametrize("k", [1, 32, 256])
 def test_candidates_of_rows_in_the_worst_order(device, order, k) -> None:
     """The pool overflows when every token is better than those before it, or when one rank holds them all."""
-    if device == "no clusters":
-        pytest.skip("as on the small device")
+    if device == "clusters" and k > 1:
+        pytest.skip("the same tokens, by more ranks")
     vocab = 9000
     rows = {
         "ascending": torch.linspace(-9, 9, vocab),
@@ -99,15 +99,43 @@ def test_candidates_of_rows_in_the_worst_order(device, order, k) -> None:
 
 def test_filters_of_a_large_vocabulary(device) -> None:
     """top-k above what the pool selects goes by a histogram, and so does the nucleus of a draft."""
-    if device == "small":
-        pytest.skip("as on the device without clusters")
-    vocab = 30_001
+    vocab = 10_001
     g = cases.generator("large", device)
     logits = torch.randn(4, vocab, generator=g).mul(3).to(torch.bfloat16)
     sampling = dk.SamplingTensors.full(4, top_k=300, top_p=0.8, seed=3)
     sampling.top_k[1], sampling.top_p[2], sampling.min_p[3] = 50, 1.0, 0.05
     agree("sample", logits, sampling, torch.arange(4))
     agree("draft_candidates", logits[:, None], 8, sampling, torch.arange(4))
+
+
+@pytest.mark.parametrize("rule", ["coupled", "ratio", "block"])
+@pytest.mark.parametrize("drafter", ["certain", "logits", "probabilities"])
+def test_verify_chain(device, rule, drafter) -> None:
+    g, stride, vocab = inputs("chain", device, rule, drafter)
+    batch, drafts, vocab = 13, 4, min(vocab, 33)
+    dtype = cases.DTYPES[(len(device) + len(rule)) % 4]
+    logits = cases.logits(batch, drafts + 1, vocab, g=g, dtype=dtype, stride=stride)
+    draft_ids = torch.randint(-1, vocab, (batch, drafts), generator=g)
+    draft_ids[:, 0] = logits[:, 0].float().nan_to_num(-9).argmax(1)
+    rows = cases.logits(batch, drafts, vocab, g=g)
+    draft_logits = rows if drafter == "logits" else None
+    draft_probs = rows.softmax(-1) if drafter == "probabilities" else None
+    sampling, positions = cases.sampling(batch, g), cases.positions(batch, g)
+    for penalties in (None, cases.penalties(batch, vocab, g)):
+        arguments = draft_ids, draft_logits, sampling, positions, rule, penalties
+        agree("verify_chain", logits, *arguments, draft_probs=draft_probs)
+
+
+@dtypes
+@penalised
+def test_draft_tree(device, dtype, penalised) -> None:
+    g, stride, vocab = inputs("draft tree", device, dtype, penalised)
+    logits = cases.logits(13, 3, vocab, g=g, dtype=dtype, stride=stride)
+    roots, stops = torch.randint(-1, vocab, (13,), generator=g), torch.tensor([2, 5])
+    penalties = cases.penalties(13, vocab, g) if penalised else None
+    arguments = cases.sampling(13, g), cases.positions(13, g), 12, 4, 5
+    agree("draft_tree", logits, roots, *arguments, penalties=penalties, stop_ids=stops)
+    agree("draft_tree", logits[:, :0], roots, *arguments)
 
 
 @pytest.mark.parametrize("nodes,outcomes", [(1, 3), (7, 0), (64, 16), (100, 40)])
@@ -118,6 +146,20 @@ def test_trees(nodes, outcomes) -> None:
     roots = torch.tensor([3, 0, -1, 1, 2])
     for stops in (None, torch.tensor([3, 5])):
         agree("build_tree", roots, dk.Candidates(ids, scores, scores), nodes, outcomes, None, stops)
+
+
+def test_frontier_inputs_and_masks() -> None:
+    g = cases.generator("frontier")
+    tree = cases.random_trees(6, 40, 9, g)
+    parents, tokens = torch.randint(-1, 40, (6, 5), generator=g).int(), torch.randint(-1, 9, (6, 5), generator=g)
+    outcomes = dk.Outcomes(parents, tokens, torch.zeros(6, 5))
+    roots, table = torch.tensor([0, 3, 15, 16, 100, 7]), torch.randint(-1, 30, (6, 8), generator=g)
+    arguments = tree, outcomes, roots, table, 16, 4, 5
+    agree("frontier_inputs", *arguments)
+    bits = dk.frontier_inputs(*arguments, backend="cpu").mask_bits
+    for dtype in (torch.bool, torch.bfloat16, torch.float32, torch.float64):
+        agree("dense_mask", bits, roots, 170, dtype=dtype)
+    agree("packed_mask", bits, roots, 100)
 
 
 @pytest.mark.parametrize("outcomes", [0, 1, 40])
