@@ -1,7 +1,7 @@
 // verify_chain: a team for each request.
 //
-// The rules read rows in several ways and at several places. Inlined, that would be a dozen copies of everything,
-// so the passes over a row are functions here.
+// The rules read rows in several ways and at several places. Inlined, that would be a dozen copies of
+// everything, so the passes over a row are functions here.
 #define D3D_PASS __device__ __noinline__
 
 #include "d3d/chain.h"
@@ -30,14 +30,16 @@ struct ChainLaunch : WithPenalties<d3d_verify_chain_args> {
   ChainWorkspace workspace;
 };
 
-__global__ void __launch_bounds__(kThreads, kChains) verify_chain_kernel(const __grid_constant__ ChainLaunch launched) {
+__global__ void __launch_bounds__(kThreads, kChains)
+    verify_chain_kernel(const __grid_constant__ ChainLaunch launched) {
   D3D_SHARED(ChainShared, shared);
   ChainTeam team(shared.team);
   d3d_verify_chain_args a = launched.args;
   a.penalties = launched.get();
   const int64_t width = row_width(a.vocab), real_bytes = a.dtype == D3D_F64 ? 8 : 4;
   char* const copies = static_cast<char*>(launched.workspace.penalised);
-  auto* const marks = reinterpret_cast<uint32_t*>(copies + team.count() * width * real_bytes) + team.index() * width;
+  auto* const marks =
+      reinterpret_cast<uint32_t*>(copies + team.count() * width * real_bytes) + team.index() * width;
   if (a.penalties)
     for (int32_t v = team.rank(); v < a.vocab; v += team.size()) marks[v] = 0;
   for (int64_t request = team.index(); request < a.num_requests; request += team.count()) {
@@ -63,7 +65,8 @@ int64_t lay_out(const Device& device, const d3d_verify_chain_args& a, ChainWorks
   char* const begin = static_cast<char*>(a.workspace);
   const int64_t links = whole(a.num_requests * a.num_drafts * int64_t{sizeof(ChainLink)});
   const int64_t reaches = whole(a.num_requests * (int64_t{a.num_drafts} + 1) * int64_t{sizeof(double)});
-  workspace = {reinterpret_cast<ChainLink*>(begin), reinterpret_cast<double*>(begin + links), begin + links + reaches};
+  workspace = {reinterpret_cast<ChainLink*>(begin), reinterpret_cast<double*>(begin + links),
+               begin + links + reaches};
   return links + reaches + (a.penalties ? penalised_bytes(chain_grid(device, a).teams, a.vocab, a.dtype) : 0);
 }
 

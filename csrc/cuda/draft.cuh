@@ -20,8 +20,8 @@ D3D_INLINE void draft_unit(RowTeam<Real>& team, RowShared<Real>& shared, const d
   }
   const SamplingParams& params = load_params<Real>(team, shared, a.sampling, request);
   const int64_t offset = row * a.row_stride + slot * a.position_stride;
-  const RowTask task{a.logits, offset, a.dtype, a.vocab, a.mask_token_id, penalties, request, {nullptr, 0},
-                     workspace};
+  const RowTask task{a.logits,  offset,  a.dtype,      a.vocab,  a.mask_token_id,
+                     penalties, request, {nullptr, 0}, workspace};
   draft_row(team, open_row<Real>(team, task, params), params, a.positions[row] + ahead + slot, a.beta,
             a.num_candidates, team.common(shared.tokens), team.common(shared.histogram), a.token_ids + first,
             a.log_probs + first, a.scores + first);

@@ -30,8 +30,8 @@ struct Grid {
 
 constexpr int kThreads = 256;  // of a block that works on rows
 
-// As many blocks for each of `units` teams as run at once, `at_once` on a multiprocessor; if there is a limit,
-// `most` teams that stride over the units.
+// As many blocks for each of `units` teams as run at once, `at_once` on a multiprocessor; if there is a
+// limit, `most` teams that stride over the units.
 inline Grid grid_for(const Device& device, int at_once, int64_t units, int64_t most = int64_t{1} << 27) {
   Grid grid{units < most ? units : most, 1};
   const int64_t running = int64_t{at_once} * device.multiprocessors;

@@ -15,7 +15,8 @@ __global__ void __launch_bounds__(kMaskThreads) frontier_kernel(const __grid_con
 }
 
 template <class Element>
-__global__ void __launch_bounds__(kMaskThreads) dense_mask_kernel(const __grid_constant__ d3d_dense_mask_args a) {
+__global__ void __launch_bounds__(kMaskThreads)
+    dense_mask_kernel(const __grid_constant__ d3d_dense_mask_args a) {
   D3D_SHARED(Team::Shared, shared);
   Team team(shared);
   dense_mask_row<Element>(team, a, team.index());

@@ -15,8 +15,8 @@ using AnyRow = Row<std::conditional_t<sizeof(Real) == 4, AnyFloat, Float64>>;
 template <class Real>
 using RowTeam = GpuTeam<kThreads, sizeof(Real) == 4 ? 8 : 4>;
 
-// Blocks that run at once on a multiprocessor. Scans want many, for the loads in flight; the registers that more
-// than two would leave are too few for double, and for drafting, which computes more than it loads.
+// Blocks that run at once on a multiprocessor. Scans want many, for the loads in flight; the registers that
+// more than two would leave are too few for double, and for drafting, which computes more than it loads.
 constexpr int kScans = 3;
 constexpr int kDrafts = 2;
 template <class Real, int kWanted>
@@ -64,10 +64,11 @@ struct WithPenalties {
 };
 
 template <class Real>
-D3D_INLINE const SamplingParams& load_params(RowTeam<Real>& team, RowShared<Real>& shared, const d3d_sampling& s,
-                                             int64_t request) {
+D3D_INLINE const SamplingParams& load_params(RowTeam<Real>& team, RowShared<Real>& shared,
+                                             const d3d_sampling& s, int64_t request) {
   if (threadIdx.x == 0)
-    shared.params = {s.temperature[request], s.top_k[request], s.top_p[request], s.min_p[request], s.seed[request]};
+    shared.params = {s.temperature[request], s.top_k[request], s.top_p[request], s.min_p[request],
+                     s.seed[request]};
   team.sync_block();
   return shared.params;
 }
@@ -108,8 +109,8 @@ D3D_INLINE AnyRow<Real> open_row(RowTeam<Real>& team, const RowTask& task, const
   auto* const copy = copies + team.index() * width;
   auto* const marks = reinterpret_cast<uint32_t*>(copies + team.count() * width) + team.index() * width;
   for (int32_t v = team.rank(); v < task.vocab; v += team.size()) marks[v] = 0;  // by their owners
-  penalise(team, make_row<Logit>(from, task.dtype, task.vocab, 1, task.excluded), *task.penalties, task.request,
-           task.path, copy, marks);
+  penalise(team, make_row<Logit>(from, task.dtype, task.vocab, 1, task.excluded), *task.penalties,
+           task.request, task.path, copy, marks);
   return make_row<Logit>(copy, sizeof(Real) == 4 ? D3D_F32 : D3D_F64, task.vocab, temperature, -1);
 }
 

@@ -4,9 +4,9 @@
 // row is shared by as many multiprocessors as it has blocks, and every body, filters and walks included, runs
 // on all of them; without (sm_80), a team is one block.
 //
-// reduce and scan fold a warp by shuffles, a block through shared memory, and a cluster by telling every block
-// each other's total. The slots alternate between two sets: a set is written again two calls later, behind a
-// barrier that everyone passed after reading it, so one barrier a level is enough.
+// reduce and scan fold a warp by shuffles, a block through shared memory, and a cluster by telling every
+// block each other's total. The slots alternate between two sets: a set is written again two calls later,
+// behind a barrier that everyone passed after reading it, so one barrier a level is enough.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -30,8 +30,9 @@ D3D_NAMESPACE_BEGIN
 
 constexpr int kMaxClusterBlocks = 8;  // what every device with clusters offers
 
-// Keeps the best token of a rank and raises the bar for the whole block, so that after a few tiles nearly all of
-// them are skipped. What another rank found is reached, not beaten: ties go to the lowest id, whoever found it.
+// Keeps the best token of a rank and raises the bar for the whole block, so that after a few tiles nearly all
+// of them are skipped. What another rank found is reached, not beaten: ties go to the lowest id, whoever
+// found it.
 template <class Real>
 struct BlockBestToken {
   using Key = KeyOf<Real>;
@@ -156,11 +157,12 @@ class GpuTeam {
   D3D_INLINE static void add(uint64_t& target, uint64_t value) { claim(target, value); }
 
   D3D_INLINE static uint64_t claim(uint64_t& counter, uint64_t amount = 1) {
-    return atomicAdd(reinterpret_cast<unsigned long long*>(&counter), static_cast<unsigned long long>(amount));
+    return atomicAdd(reinterpret_cast<unsigned long long*>(&counter),
+                     static_cast<unsigned long long>(amount));
   }
 
-  // Whoever finds itself last sees all that the other teams wrote: they put a fence before their arrival, it puts
-  // one behind its own, and barriers carry both to the other ranks.
+  // Whoever finds itself last sees all that the other teams wrote: they put a fence before their arrival, it
+  // puts one behind its own, and barriers carry both to the other ranks.
   D3D_INLINE bool arrives_last(uint32_t& counter, uint32_t count) {
     sync();
     if (rank() == 0) {
@@ -209,7 +211,8 @@ class GpuTeam {
   template <class T>
   D3D_INLINE T* in_block(T* mine, unsigned block) const {
 #if D3D_CLUSTERS
-    if (num_blocks_ > 1) return cooperative_groups::this_cluster().map_shared_rank(mine, static_cast<int>(block));
+    if (num_blocks_ > 1)
+      return cooperative_groups::this_cluster().map_shared_rank(mine, static_cast<int>(block));
 #endif
     static_cast<void>(block);
     return mine;

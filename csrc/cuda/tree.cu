@@ -1,8 +1,8 @@
 // draft_tree, build_tree and select_outcome.
 //
-// draft_tree: a team for each drafted position leaves its candidates; the one that arrives last at a request grows
-// its tree, in the shared memory that the histogram of a row has no more use for. The others: a block for each
-// request. The search itself is one thread's.
+// draft_tree: a team for each drafted position leaves its candidates; the one that arrives last at a request
+// grows its tree, in the shared memory that the histogram of a row has no more use for. The others: a block
+// for each request. The search itself is one thread's.
 #include "d3d/tree.h"
 #include "draft.cuh"
 
@@ -23,7 +23,8 @@ struct BuildShared {
   Search search;
 };
 
-__global__ void __launch_bounds__(kTreeThreads) build_tree_kernel(const __grid_constant__ d3d_build_tree_args a) {
+__global__ void __launch_bounds__(kTreeThreads)
+    build_tree_kernel(const __grid_constant__ d3d_build_tree_args a) {
   D3D_SHARED(BuildShared, shared);
   GpuTeam<kTreeThreads> team(shared.team);
   build_tree_request(team, a, team.index(), shared.search.entries, shared.search.values);
@@ -57,8 +58,8 @@ Grid draft_tree_grid(const Device& device, const d3d_draft_args& a) {
   return row_grid(device, kDrafts, a.num_rows * larger<int64_t>(a.num_positions, 1), a.penalties);
 }
 
-// Places the candidates that the caller does not want to keep, and the penalised rows, in the workspace; returns
-// how much of it is used.
+// Places the candidates that the caller does not want to keep, and the penalised rows, in the workspace;
+// returns how much of it is used.
 int64_t lay_out(const Device& device, d3d_draft_tree_args& a) {
   d3d_draft_args& draft = a.draft;
   const int64_t candidates = draft.num_rows * draft.num_positions * draft.num_candidates;
@@ -75,7 +76,8 @@ int64_t lay_out(const Device& device, d3d_draft_tree_args& a) {
   a.tree.candidate_token_ids = draft.token_ids;
   a.tree.candidate_scores = draft.scores;
   draft.workspace = begin + used;
-  if (draft.penalties) used += penalised_bytes(draft_tree_grid(device, draft).teams, draft.vocab, draft.dtype);
+  if (draft.penalties)
+    used += penalised_bytes(draft_tree_grid(device, draft).teams, draft.vocab, draft.dtype);
   return used;
 }
 
@@ -113,8 +115,8 @@ int d3d_draft_tree_cuda(const d3d_draft_tree_args* args, void* stream) {
   if (!gpu::current_device(device)) return D3D_ERROR_LAUNCH;
   if (gpu::lay_out(device, a) > 0 && !a.workspace) return D3D_ERROR_ARGUMENT;
   return gpu::with_compute_type(a.draft.dtype, [&]<class Real>() {
-    return gpu::launch(gpu::draft_tree_kernel<Real>, gpu::WithPenalties(a), gpu::draft_tree_grid(device, a.draft),
-                       gpu::kThreads, stream);
+    return gpu::launch(gpu::draft_tree_kernel<Real>, gpu::WithPenalties(a),
+                       gpu::draft_tree_grid(device, a.draft), gpu::kThreads, stream);
   });
 }
 

@@ -1,6 +1,7 @@
 // verify_tree in one launch, in two forms that give the same verdicts.
 //
-// all rows   A team for each node computes the node's y; the team that arrives last at a request walks the tree
+// all rows   A team for each node computes the node's y; the team that arrives last at a request walks the
+// tree
 //            over what the others found. Latency: one row, and a walk that reads no logits.
 // lazy       A team for each request walks, computing y where the walk arrives, so that rows off the accepted
 //            path are never read.
@@ -49,8 +50,8 @@ D3D_INLINE int32_t choose_at(RowTeam<Real>& team, RowShared<Real>& shared, const
   const int32_t depth = depth_of(a.parents + request * a.num_nodes, node);
   const int64_t row = a.row_starts ? static_cast<int64_t>(a.row_starts[request]) + node : node;
   if (depth < 0 || row < 0 || (a.row_starts && row >= a.num_rows)) return -1;
-  const RowTask task{a.logits, row_offset(a, request, row), a.dtype, a.vocab, -1, nullptr, request, {nullptr, 0},
-                     nullptr};
+  const RowTask task{
+      a.logits, row_offset(a, request, row), a.dtype, a.vocab, -1, nullptr, request, {nullptr, 0}, nullptr};
   return sample_task<Real>(team, shared, task, a.sampling, a.root_positions[request] + depth + 1);
 }
 
@@ -79,19 +80,14 @@ __global__ void __launch_bounds__(kThreads, kAtOnce<Real, kScans>)
   RowTeam<Real> team(shared.team);
   const d3d_verify_tree_args& a = launched.args;
   for (int64_t request = team.index(); request < a.num_requests; request += team.count()) {
-    verify_tree_request(team, a, request, launched.workspace.paths + team.index() * a.num_nodes,
-                        [&](int64_t row, int64_t position, const int64_t* path, int32_t length) {
-                          const RowTask task{a.logits,
-                                             row_offset(a, request, row),
-                                             a.dtype,
-                                             a.vocab,
-                                             -1,
-                                             launched.get(),
-                                             request,
-                                             {path, length},
-                                             launched.workspace.penalised};
-                          return sample_task<Real>(team, shared, task, a.sampling, position);
-                        });
+    verify_tree_request(
+        team, a, request, launched.workspace.paths + team.index() * a.num_nodes,
+        [&](int64_t row, int64_t position, const int64_t* path, int32_t length) {
+          const RowTask task{
+              a.logits,       row_offset(a, request, row), a.dtype, a.vocab, -1, launched.get(), request,
+              {path, length}, launched.workspace.penalised};
+          return sample_task<Real>(team, shared, task, a.sampling, position);
+        });
     team.sync();
   }
 }
@@ -139,7 +135,8 @@ int d3d_verify_tree_cuda(const d3d_verify_tree_args* args, void* stream) {
   gpu::VerifyLaunch launched{gpu::WithPenalties(a), {}};
   gpu::lay_out(device, a, launched.workspace);
   return gpu::with_compute_type(a.dtype, [&]<class Real>() {
-    const auto kernel = gpu::reads_all_rows(device, a) ? gpu::verify_all_rows_kernel<Real> : gpu::verify_lazily_kernel<Real>;
+    const auto kernel =
+        gpu::reads_all_rows(device, a) ? gpu::verify_all_rows_kernel<Real> : gpu::verify_lazily_kernel<Real>;
     return gpu::launch(kernel, launched, gpu::verify_grid(device, a), gpu::kThreads, stream);
   });
 }

@@ -1,8 +1,8 @@
 // sample and draft_candidates: a team for each row, running the bodies that the CPU runs.
 //
 // Few rows are shared by clusters, so that one row still fills several multiprocessors; from as many rows as
-// blocks are resident on, each is a block's. With penalties, the teams that fit stride over the rows, and each
-// writes the row that it works on to the workspace first.
+// blocks are resident on, each is a block's. With penalties, the teams that fit stride over the rows, and
+// each writes the row that it works on to the workspace first.
 #include "draft.cuh"
 
 namespace d3d::gpu {
@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(kThreads, kAtOnce<Real, kScans>)
     const int64_t request = request_of(a.request_ids, row, a.sampling);
     int32_t token = -1;
     if (request >= 0) {
-      const RowTask task{a.logits, row * a.row_stride, a.dtype, a.vocab, -1, launched.get(), request, {nullptr, 0},
-                         a.workspace};
+      const RowTask task{a.logits, row * a.row_stride, a.dtype,    a.vocab, -1, launched.get(),
+                         request,  {nullptr, 0},       a.workspace};
       token = sample_task<Real>(team, shared, task, a.sampling, a.positions[row]);
     }
     if (team.rank() == 0) {
@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(kThreads, kAtOnce<Real, kDrafts>)
   }
 }
 
-int64_t row_workspace(int at_once, int64_t rows, int32_t vocab, int32_t dtype, const d3d_penalties* penalties) {
+int64_t row_workspace(int at_once, int64_t rows, int32_t vocab, int32_t dtype,
+                      const d3d_penalties* penalties) {
   Device device;
   if (!penalties || rows < 1 || !current_device(device)) return 0;
   return penalised_bytes(row_grid(device, at_once, rows, penalties).teams, vocab, dtype);
@@ -74,7 +75,8 @@ int d3d_sample_cuda(const d3d_sample_args* args, void* stream) {
 int64_t d3d_draft_candidates_workspace_bytes(const d3d_draft_args* args) {
   using namespace d3d::gpu;
   if (!args) return 0;
-  return row_workspace(kDrafts, args->num_rows * args->num_positions, args->vocab, args->dtype, args->penalties);
+  return row_workspace(kDrafts, args->num_rows * args->num_positions, args->vocab, args->dtype,
+                       args->penalties);
 }
 
 int d3d_draft_candidates_cuda(const d3d_draft_args* args, void* stream) {

@@ -1,9 +1,9 @@
 // As much of CUDA as csrc/cuda uses, on one CPU thread, so that its kernels run where there is no GPU.
 //
-// A cluster's threads are fibers. They run one at a time, in another order after every barrier, from one barrier
-// or shuffle to the next; so a kernel that counts on an order that CUDA does not promise meets one in which that
-// fails. Threads that wait for different barriers end the program. What this cannot show: the memory model
-// (fences, caches), alignment, and everything about time.
+// A cluster's threads are fibers. They run one at a time, in another order after every barrier, from one
+// barrier or shuffle to the next; so a kernel that counts on an order that CUDA does not promise meets one in
+// which that fails. Threads that wait for different barriers end the program. What this cannot show: the
+// memory model (fences, caches), alignment, and everything about time.
 #pragma once
 
 #include <setjmp.h>

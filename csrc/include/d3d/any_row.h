@@ -1,8 +1,8 @@
 // A row of logits whose dtype is known at run time only.
 //
-// On a CPU, a body is compiled for each dtype and chosen once a row. A GPU kernel inlines its bodies, so it is
-// compiled for each compute type instead, float and double; which of the dtypes of float a tile is read as is a
-// branch that all threads take together, a few instructions for eight tokens.
+// On a CPU, a body is compiled for each dtype and chosen once a row. A GPU kernel inlines its bodies, so it
+// is compiled for each compute type instead, float and double; which of the dtypes of float a tile is read as
+// is a branch that all threads take together, a few instructions for eight tokens.
 #pragma once
 
 #include "d3d.h"
@@ -65,8 +65,8 @@ D3D_INLINE const void* element(const void* data, int32_t dtype, int64_t index) {
 }
 
 template <class Logit>
-D3D_INLINE Row<Logit> make_row(const void* data, [[maybe_unused]] int32_t dtype, int32_t vocab, double temperature,
-                               int32_t excluded) {
+D3D_INLINE Row<Logit> make_row(const void* data, [[maybe_unused]] int32_t dtype, int32_t vocab,
+                               double temperature, int32_t excluded) {
   using Real = typename Row<Logit>::Real;
   const auto* bits = static_cast<const typename Logit::Bits*>(data);
   if constexpr (std::is_same_v<Logit, AnyFloat>)
