@@ -89,6 +89,26 @@ def test_borders_of_the_filters(on: Target, filters: dict, survivors: int) -> No
     assert (drafted.token_ids >= 0).sum(2).flatten().tolist() == [survivors] * 4
 
 
+@pytest.mark.parametrize(
+    "filters,survivors",
+    [
+        ({"top_k": 1}, {2}),
+        ({"top_k": 2}, {0, 2, 3}),
+        ({"top_p": 0.5}, {2}),
+        ({"top_p": 0.500001}, {0, 2, 3}),
+        ({"min_p": 0.5}, {0, 2, 3}),
+        ({"min_p": 0.500001}, {2}),
+    ],
+    ids=str,
+)
+def test_borders_of_the_filters_of_a_sample(on: Target, filters: dict, survivors: set[int]) -> None:
+    """The same row sampled so often that every survivor comes out, and nothing else."""
+    row = torch.tensor([HALF, -30.0, 0.0, HALF, -31.0])
+    sampling = dk.SamplingTensors.full(100, **filters)
+    tokens = call(on, "sample", row.expand(100, 5), sampling, torch.arange(100))
+    assert set(tokens.tolist()) == survivors
+
+
 @pytest.mark.parametrize("p", PARAMETERS, ids=str)
 def test_the_first_candidate_of_the_target_is_its_sample(on: Target, p: oracle.Parameters) -> None:
     """Coupling: a drafter with the target's own logits guesses every token, at any temperature and filter."""

@@ -1,7 +1,9 @@
 """How trees, chains and batches have failed elsewhere: a test for each report, named after its number.
 
-Number 15 stands in test_noise; 20, 21 and 24 in test_kv; 22 in test_build_tree, test_frontier_inputs and test_masks;
-23 in test_frontier_inputs; 25 is what `harness.call` watches over in every test.
+Number 2 is also the subject of test_oracle, which walks every tree of up to eight nodes; 1, 16 and 17 stand in
+test_chain_rules; 15 in test_noise and tests/native; 19 also in test_every_op; 20, 21 and 24 in test_kv; 22 in
+test_build_tree, test_frontier_inputs and test_masks; 23 in test_frontier_inputs; 25 is what `harness.call` watches
+over in every test.
 """
 
 from __future__ import annotations
@@ -13,6 +15,27 @@ import d3d_kernels as dk
 
 from . import cases
 from .harness import Target, assert_same, call, sampled, within
+
+
+@pytest.mark.parametrize("siblings", [33, 300])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_failure_02_more_than_32_siblings(on: Target, siblings, temperature) -> None:
+    """More than 32 siblings overran a fixed array, and each was tested as if those before it had not been.
+
+    Every token of the vocabulary is a child of the root, most of them twice: whatever the target says is
+    accepted, and of two children that carry it, the lower one.
+    """
+    vocab, batch = siblings - 10, 200
+    g = cases.generator("failure 2", siblings)
+    logits = torch.randn(batch, siblings + 1, vocab, generator=g)
+    tokens = [torch.cat([torch.randperm(vocab, generator=g), torch.arange(10)]).tolist() for _ in range(batch)]
+    tree = cases.tree_of([[-1] + [0] * siblings] * batch, [[0, *row] for row in tokens])
+    sampling, positions = dk.SamplingTensors.full(batch, temperature=temperature, seed=5), torch.arange(batch)
+    verdict = call(on, "verify_tree", logits, tree, sampling, positions)
+    said = call(on, "sample", logits[:, 0], sampling, positions + 1).tolist()
+    first = [1 + row.index(token) for row, token in zip(tokens, said, strict=True)]
+    assert verdict.accepted_nodes[:, 0].tolist() == first
+    assert verdict.num_accepted.tolist() == [1] * batch
 
 
 def test_failure_06_inputs_are_bit_identical_after_every_call(on: Target) -> None:
@@ -88,6 +111,20 @@ def test_failure_11_cyclic_or_missing_parent(on: Target, parents, temperature) -
     assert verdicts[0].accepted_nodes[0].tolist() == accepted + [-1] * (4 - len(accepted))
     assert verdicts[0].bonus_ids.tolist() == [3]
     assert verdicts[0].status.tolist() == [int(dk.Status.BAD_TREE)]
+
+
+@pytest.mark.parametrize("root_parent", [0, 2, 3, -9, 2**31 - 1])
+def test_failure_11_a_root_that_claims_a_parent(on: Target, root_parent) -> None:
+    """A cycle through the root: its own parent is never asked for."""
+    logits = torch.zeros(1, 4, 6)
+    logits[..., 3] = 60.0
+    sampling, position = dk.SamplingTensors.greedy(1), torch.tensor([0])
+    expected = call(on, "verify_tree", logits, cases.tree_of([[-1, 0, 1, 2]], [[3] * 4]), sampling, position)
+    tree = cases.tree_of([[root_parent, 0, 1, 2]], [[3] * 4])
+    verdicts: list[dk.Verdict] = []
+    within(20, lambda: verdicts.append(call(on, "verify_tree", logits, tree, sampling, position)))
+    assert_same(verdicts[0], expected)
+    assert expected.accepted_nodes[0].tolist() == [1, 2, 3, -1]
 
 
 def test_failure_13_empty_batches_and_filters_of_zero(on: Target) -> None:
