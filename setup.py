@@ -1,6 +1,7 @@
 """Compiles the kernels with CMake. Everything else about the package is in pyproject.toml.
 
 D3D_CUDA=0 leaves the CUDA library out, D3D_CUDA=1 insists on it; otherwise it is built where nvcc is found.
+D3D_WERROR=1 makes warnings errors, as CI does.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class CMakeBuild(build_ext):
         options = [
             "-DD3D_PYTHON=ON",
             f"-DD3D_CUDA={cuda}",
+            f"-DD3D_WERROR={'ON' if os.environ.get('D3D_WERROR') == '1' else 'OFF'}",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         ]

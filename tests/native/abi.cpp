@@ -78,7 +78,8 @@ void refuses(Problems<Args> problems, Library library, int error, Change change)
   change(problem.args);
   const Bytes untouched = problem.run([](Args&) {}, 0x5A);
   const Bytes after = problem.run(
-      [&](Args& args) { expect(library(&args, 2) == error, problem.name + ": a bad argument was taken"); }, 0x5A);
+      [&](Args& args) { expect(library(&args, 2) == error, problem.name + ": a bad argument was taken"); },
+      0x5A);
   expect(after == untouched, problem.name + ": wrote although it refused");
   problem.args = good;
 }
@@ -93,14 +94,17 @@ void bad_arguments() {
   refuses(sample(), d3d_sample_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.sampling.seed = nullptr; });
   refuses(draft_problems(7), d3d_draft_candidates_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.beta = 0; });
   refuses(draft_problems(7), d3d_draft_candidates_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.beta = kNaN; });
-  refuses(draft_problems(7), d3d_draft_candidates_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.num_candidates = -1; });
+  refuses(draft_problems(7), d3d_draft_candidates_cpu, D3D_ERROR_ARGUMENT,
+          [](auto& a) { a.num_candidates = -1; });
   refuses(build_tree_problems(7), d3d_build_tree_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.num_nodes = 0; });
-  refuses(build_tree_problems(7), d3d_build_tree_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.root_ids = nullptr; });
+  refuses(build_tree_problems(7), d3d_build_tree_cpu, D3D_ERROR_ARGUMENT,
+          [](auto& a) { a.root_ids = nullptr; });
   const auto verify = [] { return verify_tree_problems<D3D_F32>(7); };
   refuses(verify(), d3d_verify_tree_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.num_nodes = 0; });
   refuses(verify(), d3d_verify_tree_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.sampling.num_requests -= 1; });
   refuses(verify(), d3d_verify_tree_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.bonus_ids = nullptr; });
-  refuses(select_outcome_problems(7), d3d_select_outcome_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.index = nullptr; });
+  refuses(select_outcome_problems(7), d3d_select_outcome_cpu, D3D_ERROR_ARGUMENT,
+          [](auto& a) { a.index = nullptr; });
   refuses(move_kv_problems(7), d3d_move_kv_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.page_size = 0; });
   refuses(move_kv_problems(7), d3d_move_kv_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.sources = nullptr; });
 }

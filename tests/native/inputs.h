@@ -23,7 +23,9 @@ class Random {
 
   int64_t below(int64_t n) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(n)); }
   int64_t between(int64_t low, int64_t high) { return low + below(high - low + 1); }
-  float real(float low, float high) { return low + (high - low) * static_cast<float>(bits() >> 40) * 0x1p-24f; }
+  float real(float low, float high) {
+    return low + (high - low) * static_cast<float>(bits() >> 40) * 0x1p-24f;
+  }
   bool chance(double p) { return static_cast<double>(bits() >> 11) * 0x1p-53 < p; }
 
  private:
@@ -80,7 +82,8 @@ inline uint16_t to_half(float x) {
   const int exponent = static_cast<int>(bits >> 23 & 0xFFu) - 112;
   if (exponent >= 31) return static_cast<uint16_t>(sign | 0x7C00u);
   const uint32_t fraction = bits & 0x7FFFFFu;
-  if (exponent > 0) return static_cast<uint16_t>(sign | static_cast<uint32_t>(exponent) << 10 | fraction >> 13);
+  if (exponent > 0)
+    return static_cast<uint16_t>(sign | static_cast<uint32_t>(exponent) << 10 | fraction >> 13);
   return exponent < -10 ? static_cast<uint16_t>(sign)
                         : static_cast<uint16_t>(sign | (fraction | 0x800000u) >> (14 - exponent));
 }
@@ -108,7 +111,8 @@ inline Bytes stored(float x, int32_t dtype) {
 
 // Rows of all kinds, `stride` elements apart. What lies between two rows would win; the last row ends where
 // the memory ends.
-inline void* logits(Memory& memory, Random& random, int32_t dtype, int64_t rows, int32_t vocab, int64_t stride) {
+inline void* logits(Memory& memory, Random& random, int32_t dtype, int64_t rows, int32_t vocab,
+                    int64_t stride) {
   Bytes bytes;
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t v = 0; v < (row + 1 < rows ? stride : vocab); ++v) {
@@ -126,10 +130,13 @@ inline d3d_sampling sampling(Memory& memory, Random& random, int64_t requests) {
     int32_t top_k;
     float top_p, min_p;
   };
-  static constexpr Parameters kAll[] = {{0, 0, 1, 0},       {1, 0, 1, 0},        {0.7f, 5, 1, 0},  {1, 0, 0.9f, 0},
-                                        {1.3f, 0, 1, 0.1f}, {0.8f, 20, 0.8f, 0.05f}, {1e-8f, 3, 0.5f, 0.5f}, {1e-4f, 0, 0.9f, 0},
-                                        {2, 1, 1, 0},       {1, 0, 0, 0},        {1, 0, 1, 2},     {-1, -1, 2, -1},
-                                        {kNaN, 3, kNaN, kNaN}, {5, 1 << 30, 0.99f, 0.01f}};
+  static constexpr Parameters kAll[] = {{0, 0, 1, 0},           {1, 0, 1, 0},
+                                        {0.7f, 5, 1, 0},        {1, 0, 0.9f, 0},
+                                        {1.3f, 0, 1, 0.1f},     {0.8f, 20, 0.8f, 0.05f},
+                                        {1e-8f, 3, 0.5f, 0.5f}, {1e-4f, 0, 0.9f, 0},
+                                        {2, 1, 1, 0},           {1, 0, 0, 0},
+                                        {1, 0, 1, 2},           {-1, -1, 2, -1},
+                                        {kNaN, 3, kNaN, kNaN},  {5, 1 << 30, 0.99f, 0.01f}};
   std::vector<float> temperature, top_p, min_p;
   std::vector<int32_t> top_k;
   const int64_t first = random.below(std::size(kAll));
@@ -149,7 +156,8 @@ inline d3d_sampling sampling(Memory& memory, Random& random, int64_t requests) {
 }
 
 inline int64_t* positions(Memory& memory, Random& random, int64_t rows) {
-  return memory.input(list<int64_t>(rows, [&] { return random.below(40'000) + (random.chance(0.3) ? 1LL << 33 : 0); }));
+  return memory.input(
+      list<int64_t>(rows, [&] { return random.below(40'000) + (random.chance(0.3) ? 1LL << 33 : 0); }));
 }
 
 // Lists with padding, foreign and repeated ids; odd strides.

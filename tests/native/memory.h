@@ -56,11 +56,13 @@ class Memory {
     Bytes found;
     for (const Block& block : blocks_) {
       if (block.use == Use::kInput) {
-        expect(std::equal(block.before.begin(), block.before.end(), block.data()), name + ": changed an input");
+        expect(std::equal(block.before.begin(), block.before.end(), block.data()),
+               name + ": changed an input");
         continue;
       }
       for (size_t i = 0; i < kGuard; ++i)
-        expect(block.data()[-1 - static_cast<ptrdiff_t>(i)] == kCanary && block.data()[block.size + i] == kCanary,
+        expect(block.data()[-1 - static_cast<ptrdiff_t>(i)] == kCanary &&
+                   block.data()[block.size + i] == kCanary,
                name + ": wrote outside an output");
       found.insert(found.end(), block.data(), block.data() + block.size);
     }

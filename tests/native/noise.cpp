@@ -1,4 +1,5 @@
-// The noise at the ends of its range, where random words never lead, and the bound that lets a scan skip words.
+// The noise at the ends of its range, where random words never lead, and the bound that lets a scan skip
+// words.
 #include "d3d/philox.h"
 #include "inputs.h"
 
@@ -28,7 +29,8 @@ void ends_of_the_range() {
   for (size_t i = 0; i + kLanes <= words.size(); i += kLanes) {
     float lanes[kLanes];
     store(lanes, gumbel(Words::load(words.data() + i)));
-    for (size_t j = 0; j < kLanes; ++j) expect(lanes[j] == gumbel(words[i + j]), "a pack differs from its lanes");
+    for (size_t j = 0; j < kLanes; ++j)
+      expect(lanes[j] == gumbel(words[i + j]), "a pack differs from its lanes");
   }
 }
 
@@ -42,8 +44,8 @@ void bound(Random& random) {
     if (limit == 0xFFFFFFFFu) continue;
     const uint32_t above = limit + 1 + static_cast<uint32_t>(random.below(random.chance(0.5) ? 2 : 1 << 20));
     if (above <= limit) continue;  // wrapped
-    expect(value + static_cast<Real>(gumbel(above)) < bar, "word_limit(" + std::to_string(value) + ", " +
-                                                               std::to_string(bar) + ") leaves out a winner");
+    expect(value + static_cast<Real>(gumbel(above)) < bar,
+           "word_limit(" + std::to_string(value) + ", " + std::to_string(bar) + ") leaves out a winner");
   }
 }
 
@@ -58,7 +60,8 @@ void every_bit_counts() {
       uint32_t words[4];
       draw_block(Noise(which == 0 ? flipped : 0, which == 1 ? flipped : 0, Purpose::kGumbel),
                  which == 2 ? static_cast<uint32_t>(flipped) : 0, words);
-      for (int i = 0; i < 4; ++i) expect(words[i] != plain[i], "bit " + std::to_string(bit) + " changes nothing");
+      for (int i = 0; i < 4; ++i)
+        expect(words[i] != plain[i], "bit " + std::to_string(bit) + " changes nothing");
     }
 }
 

@@ -25,8 +25,8 @@ Problem<Args>& add(Problems<Args>& problems, const std::string& name) {
 }
 
 // The arguments point to it, so it lives with them.
-inline const d3d_penalties* optional_penalties(Memory& memory, Random& random, int64_t requests, int32_t vocab,
-                                               bool wanted) {
+inline const d3d_penalties* optional_penalties(Memory& memory, Random& random, int64_t requests,
+                                               int32_t vocab, bool wanted) {
   if (!wanted) return nullptr;
   return memory.input(std::vector<d3d_penalties>{penalties(memory, random, requests, vocab)});
 }
@@ -90,7 +90,7 @@ inline Problems<d3d_build_tree_args> build_tree_problems(uint64_t seed) {
     int64_t length, k;
     int32_t nodes, outcomes;
   };
-  constexpr Size kSizes[] = {{0, 0, 1, 0}, {0, 3, 2, 2},  {1, 1, 1, 3},   {3, 4, 7, 5},
+  constexpr Size kSizes[] = {{0, 0, 1, 0},  {0, 3, 2, 2},   {1, 1, 1, 3},     {3, 4, 7, 5},
                              {5, 3, 33, 1}, {6, 8, 64, 24}, {9, 16, 200, 40}, {64, 32, 256, 64}};
   Problems<d3d_build_tree_args> problems;
   Random random(seed);
@@ -117,7 +117,8 @@ inline Problems<d3d_build_tree_args> build_tree_problems(uint64_t seed) {
               memory.input(list<int64_t>(batch, [&] { return random.between(-1, 6); })),
               memory.input(ids),
               memory.input(scores),
-              {stops ? memory.input(list<int64_t>(stops * batch, [&] { return random.between(-1, 39); })) : nullptr,
+              {stops ? memory.input(list<int64_t>(stops * batch, [&] { return random.between(-1, 39); }))
+                     : nullptr,
                stops, stops},
               memory.output<int64_t>(batch * nodes),
               memory.output<int32_t>(batch * nodes),
@@ -158,28 +159,31 @@ Problems<d3d_verify_tree_args> verify_tree_problems(uint64_t seed) {
                                                              : -1));
               tokens.push_back(bad ? static_cast<int64_t>(random.bits()) : random.below(vocab));
             }
-          args = {logits(memory, random, dtype, rows, vocab, stride),
-                  dtype,
-                  vocab,
-                  batch,
-                  nodes,
-                  nodes * stride,
-                  stride,
-                  packed ? memory.input(list<int32_t>(
-                               batch, [&] { return hostile ? random.between(-2, rows) : random.below(rows - nodes + 1); }))
-                         : nullptr,
-                  rows,
-                  memory.input(tokens),
-                  memory.input(parents),
-                  memory.input(list<int32_t>(
-                      batch, [&] { return hostile ? random.between(-1, nodes + 3) : random.between(0, nodes); })),
-                  sampling(memory, random, batch),
-                  positions(memory, random, batch),
-                  optional_penalties(memory, random, batch, vocab, penalised),
-                  memory.output<int32_t>(rows),
-                  memory.output<int32_t>(batch),
-                  memory.output<int64_t>(batch),
-                  memory.output<int32_t>(batch)};
+          args = {
+              logits(memory, random, dtype, rows, vocab, stride),
+              dtype,
+              vocab,
+              batch,
+              nodes,
+              nodes * stride,
+              stride,
+              packed
+                  ? memory.input(list<int32_t>(
+                        batch,
+                        [&] { return hostile ? random.between(-2, rows) : random.below(rows - nodes + 1); }))
+                  : nullptr,
+              rows,
+              memory.input(tokens),
+              memory.input(parents),
+              memory.input(list<int32_t>(
+                  batch, [&] { return hostile ? random.between(-1, nodes + 3) : random.between(0, nodes); })),
+              sampling(memory, random, batch),
+              positions(memory, random, batch),
+              optional_penalties(memory, random, batch, vocab, penalised),
+              memory.output<int32_t>(rows),
+              memory.output<int32_t>(batch),
+              memory.output<int64_t>(batch),
+              memory.output<int32_t>(batch)};
         }
   return problems;
 }
@@ -204,8 +208,8 @@ inline Problems<d3d_select_outcome_args> select_outcome_problems(uint64_t seed) 
   return problems;
 }
 
-// Rollbacks: of each request's own slots, shuffled over the pages, ascending positions move to the front, with
-// padding and foreign slots in between. Heads lie apart, so their pieces have gaps.
+// Rollbacks: of each request's own slots, shuffled over the pages, ascending positions move to the front,
+// with padding and foreign slots in between. Heads lie apart, so their pieces have gaps.
 inline Problems<d3d_move_kv_args> move_kv_problems(uint64_t seed) {
   Problems<d3d_move_kv_args> problems;
   Random random(seed);
@@ -219,7 +223,8 @@ inline Problems<d3d_move_kv_args> move_kv_problems(uint64_t seed) {
           const int64_t head_stride = head_bytes + i, offset_stride = heads * head_stride,
                         page_stride = page_size * offset_stride + 5 * i;
           const Bytes cache = list<unsigned char>(pages * page_stride, [&] { return random.bits(); });
-          buffers.push_back({memory.in_place(cache), page_stride, offset_stride, head_stride, heads, head_bytes});
+          buffers.push_back(
+              {memory.in_place(cache), page_stride, offset_stride, head_stride, heads, head_bytes});
         }
         std::vector<int64_t> order(static_cast<size_t>(slots));
         for (int64_t i = 0; i < slots; ++i) order[static_cast<size_t>(i)] = i;

@@ -1,6 +1,6 @@
 // sample and draft_candidates by teams of threads.
-#include "problems.h"
 #include "team_rows.h"
+#include "problems.h"
 
 namespace {
 
@@ -21,8 +21,9 @@ void sample_as(int size, const d3d_sample_args& a) {
       const auto* logits = static_cast<const typename Logit::Bits*>(a.logits) + i * a.row_stride;
       int32_t token = -1;
       if (request >= 0)
-        token = sample_by_team<Logit>(team, {logits, a.vocab, -1, a.sampling, a.penalties, request, {nullptr, 0}},
-                                      a.positions[i], scratch);
+        token =
+            sample_by_team<Logit>(team, {logits, a.vocab, -1, a.sampling, a.penalties, request, {nullptr, 0}},
+                                  a.positions[i], scratch);
       if (team.rank() != 0) continue;
       a.token_ids[i] = token < 0 ? 0 : token;
       a.status[i] = token < 0 ? D3D_STATUS_NO_FINITE_LOGIT : 0;

@@ -91,7 +91,8 @@ void compare(const Plan& plan, Problems<Args> make(uint64_t seed), Library libra
       const auto alone = [&](Args& args) { expect(library(&args, 1) == D3D_OK, problem.name + ": refused"); };
       const Bytes expected = problem.run(alone, 0x5A);
       const Bytes got = problem.run([&](Args& args) { body(size, args); }, 0xC3);
-      expect(got == expected, problem.name + ": a team of " + std::to_string(size) + " differs from the library");
+      expect(got == expected,
+             problem.name + ": a team of " + std::to_string(size) + " differs from the library");
       name = problem.name;
       ++count;
     }

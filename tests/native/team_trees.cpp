@@ -33,12 +33,13 @@ void verify_tree(int size, const d3d_verify_tree_args& a) {
   std::vector<int64_t> path(static_cast<size_t>(a.num_nodes));
   by_team(size, a.num_requests, [&](ThreadTeam& team, int64_t request) {
     const auto* first = static_cast<const float*>(a.logits) + (a.row_starts ? 0 : request * a.request_stride);
-    verify_tree_request(team, a, request, path.data(),
-                        [&](int64_t row, int64_t position, const int64_t* tokens, int32_t length) {
-                          const TeamRow task{first + row * a.row_stride, a.vocab, -1, a.sampling, a.penalties, request,
-                                             {tokens, length}};
-                          return sample_by_team<Float32>(team, task, position, scratch);
-                        });
+    verify_tree_request(
+        team, a, request, path.data(),
+        [&](int64_t row, int64_t position, const int64_t* tokens, int32_t length) {
+          const TeamRow task{
+              first + row * a.row_stride, a.vocab, -1, a.sampling, a.penalties, request, {tokens, length}};
+          return sample_by_team<Float32>(team, task, position, scratch);
+        });
   });
 }
 

@@ -1,8 +1,10 @@
-// A thread block on a CPU: one std::thread for each rank, so that a sanitizer watches the very bodies that the
-// GPU runs. Packs and tiles are those of the CUDA team (csrc/cuda/team.cuh), and ranks divide the work alike.
+// A thread block on a CPU: one std::thread for each rank, so that a sanitizer watches the very bodies that
+// the GPU runs. Packs and tiles are those of the CUDA team (csrc/cuda/team.cuh), and ranks divide the work
+// alike.
 //
-// Ranks that wait at different barriers are undefined behaviour on a GPU. Here each barrier compares the places
-// in the source from which its ranks came; a rank that has left waits in run_team, which is a place as well.
+// Ranks that wait at different barriers are undefined behaviour on a GPU. Here each barrier compares the
+// places in the source from which its ranks came; a rank that has left waits in run_team, which is a place as
+// well.
 #pragma once
 
 #include <atomic>
