@@ -1,6 +1,5 @@
 // sample and draft_candidates by teams of threads.
 #include "team_rows.h"
-#include "problems.h"
 
 namespace {
 

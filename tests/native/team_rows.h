@@ -3,6 +3,7 @@
 
 #include "d3d/penalties.h"
 #include "d3d/vocab.h"
+#include "problems.h"
 #include "thread_team.h"
 
 D3D_NAMESPACE_BEGIN
@@ -77,6 +78,17 @@ struct Plan {
     if (sizes.empty()) sizes = {2, 3, 8, 32};
   }
 };
+
+// body(team, request), one request after the other as a block does it that has several.
+template <class Body>
+void by_team(int size, int64_t requests, Body body) {
+  d3d::run_team(size, [&](d3d::ThreadTeam& team) {
+    for (int64_t request = 0; request < requests; ++request) {
+      body(team, request);
+      team.sync();  // scratch is free for the next request
+    }
+  });
+}
 
 // A body over a team must give what the CPU library gives, bit for bit. Each problem meets one size of team:
 // threads that wait for each other are slow where processors are few.

@@ -1,24 +1,12 @@
 // build_tree, verify_tree, select_outcome and move_kv by teams of threads.
 #include "d3d/kv.h"
 #include "d3d/tree.h"
-#include "problems.h"
 #include "team_rows.h"
 
 namespace {
 
 using namespace d3d;
 using namespace proof;
-
-// body(team, request), one request after the other as a block does it that has several.
-template <class Body>
-void by_team(int size, int64_t requests, Body body) {
-  run_team(size, [&](ThreadTeam& team) {
-    for (int64_t request = 0; request < requests; ++request) {
-      body(team, request);
-      team.sync();  // scratch is free for the next request
-    }
-  });
-}
 
 void build_tree(int size, const d3d_build_tree_args& a) {
   std::vector<TreeEntry> entries(static_cast<size_t>(a.num_nodes));

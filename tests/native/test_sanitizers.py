@@ -10,14 +10,18 @@ import subprocess
 
 import pytest
 
+from .programs import PROGRAMS
 from .sanitizers import run
+
+
+teams = pytest.mark.parametrize("key", [key for key in PROGRAMS if key.startswith("team_")])
 
 
 def expect_clean(ended: subprocess.CompletedProcess[str]) -> None:
     assert ended.returncode == 0, f"exit {ended.returncode}\n{ended.stdout[-2000:]}\n{ended.stderr[-6000:]}"
 
 
-@pytest.mark.parametrize("key", ["team_rows", "team_trees"])
+@teams
 def test_a_team_of_threads_gives_the_bits_of_the_cpu_library(program, key) -> None:
     ended = run(program(key), 1, 2, 3, 8, 32)
     expect_clean(ended)
@@ -25,7 +29,7 @@ def test_a_team_of_threads_gives_the_bits_of_the_cpu_library(program, key) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", ["team_rows", "team_trees"])
+@teams
 def test_larger_teams(program, key) -> None:
     expect_clean(run(program(key), 6, 2, 3, 5, 8, 32, 64, 256, seconds=1800))
 
