@@ -16,6 +16,7 @@ from . import cases, harness
 from .harness import Target, assert_same, assert_tokens_agree, place
 from .test_parity import _assert_candidates_agree, _assert_verdicts_agree, _perturbed
 
+REFERENCE = Target("reference", "cpu")
 Draw = Callable[[st.SearchStrategy], Any]
 Arguments = dict[str, Any]
 
@@ -25,6 +26,11 @@ dtypes = st.sampled_from(cases.DTYPES)
 strides = st.sampled_from(cases.STRIDES)
 
 
+def by_request(results: Any, batch: int) -> list[tuple[torch.Tensor, ...]]:
+    """What belongs to each request, in their order."""
+    return [tuple(t[b] for t in harness.tensors_in(results)) for b in range(batch)]
+
+
 @dataclass(frozen=True)
 class Case:
     """One op. ``requests`` are the arguments that have one entry for each request."""
@@ -32,10 +38,15 @@ class Case:
     arguments: Callable[[Draw, torch.Generator], Arguments]
     requests: tuple[str, ...]
     agree: Callable[[Any, Any, Arguments], None] = lambda got, expected, _: assert_same(got, expected)
+    by_request: Callable[[Any, int], list[tuple[torch.Tensor, ...]]] = by_request
 
     def run(self, on: Target, op: str, arguments: Arguments) -> Any:
         """Its results on the CPU; outputs poisoned and guarded, inputs compared, as in ``harness.call``."""
         return harness.call(on, op, **arguments)
+
+    def check(self, on: Target, op: str, arguments: Arguments) -> None:
+        """The reference says the same."""
+        self.agree(self.run(on, op, arguments), self.run(REFERENCE, op, arguments), arguments)
 
     def batch(self, arguments: Arguments) -> int:
         first = arguments[self.requests[0]]
@@ -44,6 +55,17 @@ class Case:
     def selected(self, arguments: Arguments, index: torch.Tensor) -> Arguments:
         """The same requests in another order, or some of them."""
         return {key: select(value, index) if key in self.requests else value for key, value in arguments.items()}
+
+
+class TwoSteps(Case):
+    """draft_tree: bit for bit what the backend's own candidates and the reference's tree are."""
+
+    def check(self, on: Target, op: str, a: Arguments) -> None:
+        got = self.run(on, op, a)
+        drafting = (a["logits"], a["k"], a["sampling"], a["root_positions"] + 1, None, a["penalties"])
+        drafted = place(dk.draft_candidates(*place(drafting, on.device), backend=on.backend), "cpu")
+        growing = (a["root_ids"], drafted, a["num_nodes"], a["num_outcomes"])
+        assert_same(got, dk.build_tree(*growing, stop_ids=a["stop_ids"], backend="reference"))
 
 
 class InPlace(Case):
@@ -161,21 +183,43 @@ def agree_on_verdicts(got: dk.Verdict, expected: dk.Verdict, a: Arguments) -> No
 
 
 def verify_chain(draw: Draw, g: torch.Generator) -> Arguments:
+    """Drafts that the target would draw itself, or the drafter, or nobody; q as logits, probabilities, or certain."""
     batch, drafts, vocab = draw(batches), draw(st.integers(0, 6)), draw(vocabs)
     logits = cases.logits(batch, drafts + 1, vocab, g=g, dtype=draw(dtypes), stride=draw(strides))
+    rows = cases.logits(batch, drafts, vocab, g=g, dtype=draw(dtypes), stride=draw(strides))
     requests, positions = sampling(draw, batch, g), cases.positions(batch, g)
     draft_ids = torch.randint(-1, vocab + 1, (batch, drafts), generator=g)
     for j in range(drafts):
-        planted = torch.rand(batch, generator=g) < 0.7
-        tokens = dk.sample(logits[:, j], requests, positions + j, backend="reference")
-        draft_ids[:, j] = torch.where(planted, tokens, draft_ids[:, j])
+        of_whom = torch.rand(batch, generator=g)
+        for who, (low, high) in ((logits, (0.0, 0.5)), (rows, (0.5, 0.9))):
+            tokens = dk.sample(who[:, j], requests, positions + j, backend="reference")
+            draft_ids[:, j] = torch.where((of_whom >= low) & (of_whom < high), tokens, draft_ids[:, j])
+    kind = draw(st.sampled_from(["certain", "logits", "probabilities"]))
     return {
         "target_logits": logits,
         "draft_ids": draft_ids,
-        "draft_logits": None,
+        "draft_logits": rows if kind == "logits" else None,
         "sampling": requests,
         "positions": positions,
+        "rule": draw(st.sampled_from(["coupled", "ratio", "block"])),
         "penalties": penalties(draw, batch, vocab, g),
+        "draft_probs": rows.sigmoid() if kind == "probabilities" else None,
+    }
+
+
+def draft_tree(draw: Draw, g: torch.Generator) -> Arguments:
+    """From logits; the tree of near-tied candidates may be another one, so vocabularies are small and rows plain."""
+    batch, length, vocab = draw(batches), draw(st.integers(0, 4)), draw(vocabs)
+    return {
+        "logits": cases.logits(batch, length, vocab, g=g, dtype=draw(dtypes), stride=draw(strides)),
+        "root_ids": torch.randint(-1, vocab, (batch,), generator=g),
+        "sampling": sampling(draw, batch, g),
+        "root_positions": cases.positions(batch, g),
+        "num_nodes": draw(st.sampled_from([1, 7, 33])),
+        "num_outcomes": draw(st.sampled_from([0, 5])),
+        "k": draw(st.integers(1, 6)),
+        "penalties": penalties(draw, batch, vocab, g),
+        "stop_ids": draw(st.sampled_from([None, torch.randint(-1, vocab, (batch, 3), generator=g)])),
     }
 
 
@@ -189,6 +233,59 @@ def select_outcome(draw: Draw, g: torch.Generator) -> Arguments:
     parents = torch.randint(-1, nodes, (batch, outcomes), generator=g).int()
     tokens = torch.randint(-1, 3, (batch, outcomes), generator=g)
     return {"verdict": verdict, "outcomes": dk.Outcomes(parents, tokens, torch.zeros(batch, outcomes))}
+
+
+def frontier_inputs(draw: Draw, g: torch.Generator) -> Arguments:
+    batch, nodes, outcomes = draw(batches), draw(st.sampled_from([1, 2, 31, 40])), draw(st.sampled_from([0, 1, 9]))
+    tree = cases.random_trees(batch, nodes, 50, g) if batch else dk.DraftTree.empty(0, nodes)
+    tree.mask_bits.copy_(torch.randint(-(2**31), 2**31, tree.mask_bits.shape, generator=g))
+    parents = torch.randint(-1, nodes, (batch, outcomes), generator=g).int()
+    tokens = torch.randint(-1, 50, (batch, outcomes), generator=g)
+    pages = draw(st.integers(0, 5))
+    table = torch.randint(-1, 40, (batch, pages + 1), generator=g)[:, :pages]
+    return {
+        "tree": tree,
+        "outcomes": dk.Outcomes(parents, tokens, torch.zeros(batch, outcomes)),
+        "root_positions": torch.randint(0, 60, (batch,), generator=g),
+        "page_table": table.int() if draw(st.booleans()) else table,
+        "page_size": draw(st.sampled_from([1, 4, 16])),
+        "block_size": draw(st.integers(1, 5)),
+        "mask_token_id": 49,
+    }
+
+
+def frontier_by_request(results: dk.FrontierInputs, batch: int) -> list[tuple[torch.Tensor, ...]]:
+    """request_ids say where in the batch a request is, which is all that may depend on it."""
+    *rows, request_ids = results.tensors()
+    number = torch.arange(batch)[:, None]
+    assert ((request_ids == number) | (request_ids == -1)).all()
+    return by_request((*rows, request_ids >= 0), batch)
+
+
+def mask_bits(draw: Draw, g: torch.Generator) -> torch.Tensor:
+    batch, rows = draw(batches), draw(st.sampled_from([0, 1, 5, 33, 70]))
+    return torch.randint(-(2**31), 2**31, (batch, rows, (rows + 31) // 32), generator=g).int()
+
+
+def dense_mask(draw: Draw, g: torch.Generator) -> Arguments:
+    bits, columns = mask_bits(draw, g), draw(st.sampled_from([0, 1, 40, 130]))
+    return {
+        "mask_bits": bits,
+        "context_lengths": torch.randint(-2, columns + 3, (len(bits),), generator=g),
+        "num_columns": columns,
+        "dtype": draw(st.sampled_from([torch.bool, *cases.DTYPES])),
+    }
+
+
+def packed_mask(draw: Draw, g: torch.Generator) -> Arguments:
+    bits, context = mask_bits(draw, g), draw(st.sampled_from([0, 7, 130]))
+    counts = torch.randint(-1, bits.shape[1] + 2, (len(bits),), generator=g).int()
+    return {
+        "mask_bits": bits,
+        "context_lengths": torch.randint(-2, context + 3, (len(bits),), generator=g),
+        "max_context": context,
+        "counts": draw(st.sampled_from([None, counts])),
+    }
 
 
 def cache(draw: Draw, g: torch.Generator, slots: int) -> tuple[list[torch.Tensor], Callable]:
@@ -248,19 +345,31 @@ def rollback_kv(draw: Draw, g: torch.Generator) -> Arguments:
     }
 
 
+def packed_by_request(results: dk.PackedMask, batch: int) -> list[tuple[torch.Tensor, ...]]:
+    starts = results.byte_starts.tolist()
+    assert not results.bits[starts[-1] :].any()
+    return [(results.bits[starts[b] : starts[b + 1]],) for b in range(batch)]
+
+
+PARAMETERS = ("sampling", "penalties")
+
 CASES: dict[str, Case] = {
-    "sample": Case(sample, ("logits", "sampling", "positions", "penalties"), agree_on_samples),
-    "draft_candidates": Case(
-        draft_candidates, ("logits", "sampling", "positions", "penalties"), agree_on_candidates
-    ),
+    "sample": Case(sample, ("logits", "positions", *PARAMETERS), agree_on_samples),
+    "draft_candidates": Case(draft_candidates, ("logits", "positions", *PARAMETERS), agree_on_candidates),
     "build_tree": Case(build_tree, ("root_ids", "candidates", "stop_ids")),
-    "verify_tree": Case(
-        verify_tree, ("logits", "tree", "sampling", "root_positions", "penalties"), agree_on_verdicts
-    ),
+    "draft_tree": TwoSteps(draft_tree, ("logits", "root_ids", "root_positions", "stop_ids", *PARAMETERS)),
+    "verify_tree": Case(verify_tree, ("logits", "tree", "root_positions", *PARAMETERS), agree_on_verdicts),
     "verify_chain": Case(
-        verify_chain, ("target_logits", "draft_ids", "draft_logits", "sampling", "positions", "penalties")
+        verify_chain, ("target_logits", "draft_ids", "draft_logits", "draft_probs", "positions", *PARAMETERS)
     ),
     "select_outcome": Case(select_outcome, ("verdict", "outcomes")),
+    "frontier_inputs": Case(
+        frontier_inputs, ("tree", "outcomes", "root_positions", "page_table"), by_request=frontier_by_request
+    ),
+    "dense_mask": Case(dense_mask, ("mask_bits", "context_lengths")),
+    "packed_mask": Case(
+        packed_mask, ("mask_bits", "context_lengths", "counts"), by_request=packed_by_request
+    ),
     "move_kv": InPlace(move_kv, ("src", "dst", "counts")),
     "rollback_kv": InPlace(rollback_kv, ("slots", "verdict")),
 }

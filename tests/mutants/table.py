@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TREE, KV = "csrc/include/d3d/tree.h", "csrc/include/d3d/kv.h"
+CHAIN, FRONTIER = "csrc/include/d3d/chain.h", "csrc/include/d3d/frontier.h"
 ROW, VOCAB, FILTER = "csrc/include/d3d/row.h", "csrc/include/d3d/vocab.h", "csrc/include/d3d/filter.h"
 PHILOX, PENALTIES = "csrc/include/d3d/philox.h", "csrc/include/d3d/penalties.h"
 REFERENCE = "d3d_kernels/reference/vocab.py"
@@ -21,6 +22,8 @@ BUILD_TREE, MOVE_KV = "tests/kernels/test_build_tree.py::", "tests/kernels/test_
 PARITY_SAMPLE = PARITY + "test_sample[cpu-plain-float32-padded-33]"
 PARITY_PENALISED = PARITY + "test_sample[cpu-penalised-float32-padded-33]"
 PARITY_VERIFY = PARITY + "test_verify_tree[cpu-plain-float32-dense-5]"
+CHAIN_RULES, FRONTIER_INPUTS = "tests/kernels/test_chain_rules.py::", "tests/kernels/test_frontier_inputs.py::"
+PLAIN = "Parameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)"
 NATIVE = "native:"
 
 
@@ -143,8 +146,8 @@ MUTANTS = (
     Mutant(
         "the last outcome that came true",
         TREE,
-        "e < args.num_outcomes && first == INT32_MAX; e +=",
-        "e < args.num_outcomes; e +=",
+        "e < count && first == INT32_MAX; e +=",
+        "e < count; e +=",
         PARITY + "test_select_outcome[cpu-33]",
         default=False,
     ),
@@ -271,6 +274,38 @@ MUTANTS = (
         "0x1p-32f, 0x1p-33f), splat<F>(1.0f))",
         NATIVE + "noise",
         default=False,
+    ),
+    Mutant(
+        "residuals drawn with the drafter's noise",
+        PHILOX,
+        "kResidual = 2",
+        "kResidual = 0",
+        CHAIN_RULES + f"test_failure_01_drafts_by_our_own_sampler_with_the_same_seed[cpu-1-{PLAIN}-ratio]",
+    ),
+    # ---- chains ----
+    Mutant(
+        "block verification that forgets the drafts before",
+        CHAIN,
+        "here = carried(here, link",
+        "here = carried(1, link",
+        CHAIN_RULES + f"test_verdicts_are_the_oracles[cpu-logits-{PLAIN}-block]",
+        default=False,
+    ),
+    Mutant(
+        "acceptance tested with the word of another draft",
+        CHAIN,
+        "words[j % 4]",
+        "words[0]",
+        CHAIN_RULES + f"test_verdicts_are_the_oracles[cpu-logits-{PLAIN}-ratio]",
+        default=False,
+    ),
+    # ---- the drafter's pass ahead ----
+    Mutant(
+        "rows that do not exist write KV",
+        FRONTIER,
+        "args.row_slots[at] = exists ? slot_of(row) : -1;",
+        "args.row_slots[at] = slot_of(row);",
+        FRONTIER_INPUTS + "test_failure_23_lanes_and_rows_that_do_not_exist_write_nothing[cpu]",
     ),
     # ---- penalties ----
     Mutant(

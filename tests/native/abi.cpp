@@ -62,6 +62,9 @@ void empty_calls() {
   verify.vocab = 5;
   verify.num_nodes = 1;
   expect(d3d_verify_tree_cpu(&verify, 2) == D3D_OK, "no trees to verify");
+  d3d_verify_chain_args chain{};
+  chain.vocab = 5;
+  expect(d3d_verify_chain_cpu(&chain, 2) == D3D_OK, "no chains to verify");
   d3d_select_outcome_args select{};
   select.num_nodes = 1;
   expect(d3d_select_outcome_cpu(&select, 2) == D3D_OK, "no outcomes");
@@ -103,6 +106,15 @@ void bad_arguments() {
   refuses(verify(), d3d_verify_tree_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.num_nodes = 0; });
   refuses(verify(), d3d_verify_tree_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.sampling.num_requests -= 1; });
   refuses(verify(), d3d_verify_tree_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.bonus_ids = nullptr; });
+  const auto chain = [] { return verify_chain_problems(7); };
+  refuses(chain(), d3d_verify_chain_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.rule = 3; });
+  refuses(chain(), d3d_verify_chain_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.draft_kind = -1; });
+  refuses(chain(), d3d_verify_chain_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.num_drafts = -1; });
+  refuses(draft_tree_problems(7), d3d_draft_tree_cpu, D3D_ERROR_ARGUMENT,
+          [](auto& a) { a.tree.num_nodes = 0; });
+  refuses(frontier_problems(7), d3d_frontier_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.page_id_bytes = 3; });
+  refuses(packed_mask_problems(7), d3d_packed_mask_cpu, D3D_ERROR_ARGUMENT,
+          [](auto& a) { a.max_context = -1; });
   refuses(select_outcome_problems(7), d3d_select_outcome_cpu, D3D_ERROR_ARGUMENT,
           [](auto& a) { a.index = nullptr; });
   refuses(move_kv_problems(7), d3d_move_kv_cpu, D3D_ERROR_ARGUMENT, [](auto& a) { a.page_size = 0; });
@@ -119,6 +131,11 @@ int main(int count, char** words) {
   check(rounds, draft_problems, d3d_draft_candidates_cpu);
   check(rounds, build_tree_problems, d3d_build_tree_cpu);
   check(rounds, verify_tree_problems<D3D_F32, D3D_BF16, D3D_F16, D3D_F64>, d3d_verify_tree_cpu);
+  check(rounds, verify_chain_problems, d3d_verify_chain_cpu);
+  check(rounds, draft_tree_problems, d3d_draft_tree_cpu);
+  check(rounds, frontier_problems, d3d_frontier_cpu);
+  check(rounds, dense_mask_problems, d3d_dense_mask_cpu);
+  check(rounds, packed_mask_problems, d3d_packed_mask_cpu);
   check(rounds, select_outcome_problems, d3d_select_outcome_cpu);
   check(rounds, move_kv_problems, d3d_move_kv_cpu);
   empty_calls();

@@ -7,13 +7,6 @@ namespace proof {
 
 constexpr int32_t kDtypes[] = {D3D_F32, D3D_BF16, D3D_F16, D3D_F64};
 
-using SampleProblem = Problem<d3d_sample_args>;
-using DraftProblem = Problem<d3d_draft_args>;
-using BuildTreeProblem = Problem<d3d_build_tree_args>;
-using VerifyTreeProblem = Problem<d3d_verify_tree_args>;
-using SelectOutcomeProblem = Problem<d3d_select_outcome_args>;
-using MoveKvProblem = Problem<d3d_move_kv_args>;
-
 template <class Args>
 using Problems = std::deque<Problem<Args>>;
 
@@ -85,6 +78,14 @@ inline Problems<d3d_draft_args> draft_problems(uint64_t seed) {
   return problems;
 }
 
+// Outputs of a tree that a caller may not want.
+inline void add_links(d3d_build_tree_args& args, Memory& memory, Random& random, int64_t nodes) {
+  if (random.chance(0.7)) args.positions = memory.output<int64_t>(nodes);
+  if (random.chance(0.3)) return;
+  args.first_child = memory.output<int32_t>(nodes);
+  args.next_sibling = memory.output<int32_t>(nodes);
+}
+
 inline Problems<d3d_build_tree_args> build_tree_problems(uint64_t seed) {
   struct Size {
     int64_t length, k;
@@ -97,7 +98,8 @@ inline Problems<d3d_build_tree_args> build_tree_problems(uint64_t seed) {
   for (const auto& [length, k, nodes, outcomes] : kSizes)
     for (const int64_t stops : {0, 3}) {
       auto& [name, memory, args] = add(problems, "build_tree");
-      const int64_t batch = 5, lists = batch * length;
+      const int64_t batch = 5, branches = random.chance(0.5) ? 3 : 0,
+                    lists = batch * length * (branches ? branches : 1);
       std::vector<int64_t> ids;
       std::vector<float> scores;
       for (int64_t i = 0; i < lists; ++i) {
@@ -127,8 +129,61 @@ inline Problems<d3d_build_tree_args> build_tree_problems(uint64_t seed) {
               memory.output<int32_t>(batch * nodes * ((nodes + 31) / 32)),
               memory.output<int32_t>(batch * outcomes),
               memory.output<int64_t>(batch * outcomes),
-              memory.output<float>(batch * outcomes)};
+              memory.output<float>(batch * outcomes),
+              branches ? memory.input(list<int32_t>(batch, [&] { return random.between(-2, branches); }))
+                       : nullptr,
+              branches,
+              random.chance(0.5) ? positions(memory, random, batch) : nullptr};
+      add_links(args, memory, random, batch * nodes);
     }
+  return problems;
+}
+
+// Candidates and tree in one call; the candidates may be wanted or not.
+inline Problems<d3d_draft_tree_args> draft_tree_problems(uint64_t seed) {
+  Problems<d3d_draft_tree_args> problems;
+  Random random(seed);
+  for (const int64_t length : {0, 1, 4})
+    for (const bool penalised : {false, true})
+      for (const bool wanted : {false, true}) {
+        auto& [name, memory, args] = add(problems, "draft_tree");
+        const int64_t batch = 3;
+        const int32_t vocab = 21, k = 4, nodes = static_cast<int32_t>(random.between(1, 40)), outcomes = 6;
+        d3d_draft_args& draft = args.draft;
+        draft.logits = logits(memory, random, D3D_F32, batch * length, vocab, vocab);
+        draft.dtype = D3D_F32;
+        draft.vocab = vocab;
+        draft.num_rows = batch;
+        draft.num_positions = length;
+        draft.row_stride = length * vocab;
+        draft.position_stride = vocab;
+        draft.num_candidates = k;
+        draft.mask_token_id = 3;
+        draft.beta = 0.7f;
+        draft.sampling = sampling(memory, random, batch);
+        draft.positions = positions(memory, random, batch);
+        draft.penalties = optional_penalties(memory, random, batch, vocab, penalised);
+        if (wanted) {
+          draft.token_ids = memory.output<int64_t>(batch * length * k);
+          draft.log_probs = memory.output<float>(batch * length * k);
+          draft.scores = memory.output<float>(batch * length * k);
+        }
+        d3d_build_tree_args& tree = args.tree;
+        tree.num_nodes = nodes;
+        tree.num_outcomes = outcomes;
+        tree.max_depth = static_cast<int32_t>(random.between(0, length));
+        tree.root_ids = memory.input(list<int64_t>(batch, [&] { return random.between(-1, 6); }));
+        tree.stop = {memory.input(list<int64_t>(2, [&] { return random.below(vocab); })), 0, 2};
+        tree.token_ids = memory.output<int64_t>(batch * nodes);
+        tree.parents = memory.output<int32_t>(batch * nodes);
+        tree.depths = memory.output<int32_t>(batch * nodes);
+        tree.node_counts = memory.output<int32_t>(batch);
+        tree.mask_bits = memory.output<int32_t>(batch * nodes * ((nodes + 31) / 32));
+        tree.outcome_parents = memory.output<int32_t>(batch * outcomes);
+        tree.outcome_token_ids = memory.output<int64_t>(batch * outcomes);
+        tree.outcome_scores = memory.output<float>(batch * outcomes);
+        add_links(tree, memory, random, batch * nodes);
+      }
   return problems;
 }
 
@@ -184,7 +239,54 @@ Problems<d3d_verify_tree_args> verify_tree_problems(uint64_t seed) {
               memory.output<int32_t>(batch),
               memory.output<int64_t>(batch),
               memory.output<int32_t>(batch)};
+          if (random.chance(0.5)) continue;
+          args.num_outcomes = 30;
+          args.outcome_parents = memory.input(list<int32_t>(30 * batch, [&] { return random.below(nodes); }));
+          args.outcome_token_ids =
+              memory.input(list<int64_t>(30 * batch, [&] { return random.below(vocab); }));
+          args.outcome_index = memory.output<int32_t>(batch);
         }
+  return problems;
+}
+
+// Every rule and kind of drafter, its rows in another dtype than the target's; drafts end in padding or
+// foreign ids.
+inline Problems<d3d_verify_chain_args> verify_chain_problems(uint64_t seed) {
+  Problems<d3d_verify_chain_args> problems;
+  Random random(seed);
+  for (const int32_t rule : {D3D_RULE_COUPLED, D3D_RULE_RATIO, D3D_RULE_BLOCK})
+    for (const int32_t kind : {D3D_DRAFT_CERTAIN, D3D_DRAFT_LOGITS, D3D_DRAFT_PROBABILITIES})
+      for (const bool penalised : {false, true}) {
+        auto& [name, memory, args] = add(problems, "verify_chain");
+        const int32_t vocab = static_cast<int32_t>(random.between(1, 9)), drafts = random.chance(0.1) ? 0 : 5;
+        const int64_t batch = 8, stride = vocab + random.below(3), draft_stride = vocab + random.below(3);
+        const int32_t dtype = kDtypes[random.below(4)], draft_dtype = kDtypes[random.below(4)];
+        args = {
+            logits(memory, random, dtype, batch * (drafts + 1), vocab, stride),
+            dtype,
+            vocab,
+            batch,
+            drafts,
+            rule,
+            (drafts + 1) * stride,
+            stride,
+            memory.input(list<int64_t>(
+                batch * drafts,
+                [&] { return random.chance(0.05) ? random.between(-1, 1LL << 40) : random.below(vocab); })),
+            drafts,
+            logits(memory, random, draft_dtype, batch * drafts, vocab, draft_stride),
+            draft_dtype,
+            kind,
+            drafts * draft_stride,
+            draft_stride,
+            sampling(memory, random, batch),
+            positions(memory, random, batch),
+            optional_penalties(memory, random, batch, vocab, penalised),
+            memory.output<int32_t>(batch * (drafts + 1)),
+            memory.output<int32_t>(batch),
+            memory.output<int64_t>(batch),
+            memory.output<int32_t>(batch)};
+      }
   return problems;
 }
 
@@ -204,7 +306,106 @@ inline Problems<d3d_select_outcome_args> select_outcome_problems(uint64_t seed) 
               memory.input(list<int32_t>(batch * outcomes, [&] { return random.between(-1, nodes - 1); })),
               memory.input(list<int64_t>(batch * outcomes, [&] { return random.between(-1, 2); })),
               memory.output<int32_t>(batch)};
+      if (outcomes == 1) continue;
+      const int64_t length = 3, k = 5, size = length * k;
+      args.num_positions = length;
+      args.num_candidates = k;
+      args.candidate_ids =
+          memory.input(list<int64_t>(batch * outcomes * size, [&] { return random.below(99); }));
+      args.candidate_log_probs =
+          memory.input(list<float>(batch * outcomes * size, [&] { return random.real(-9, 0); }));
+      args.candidate_scores =
+          memory.input(list<float>(batch * outcomes * size, [&] { return random.real(-9, 0); }));
+      args.draft_ids = memory.output<int64_t>(batch * size);
+      args.draft_log_probs = memory.output<float>(batch * size);
+      args.draft_scores = memory.output<float>(batch * size);
     }
+  return problems;
+}
+
+// Trees whose masks are any bits, lanes that are empty or claim too many nodes, page tables with holes.
+inline Problems<d3d_frontier_args> frontier_problems(uint64_t seed) {
+  Problems<d3d_frontier_args> problems;
+  Random random(seed);
+  for (const int32_t nodes : {1, 2, 33, 70})
+    for (const int32_t outcomes : {0, 1, 9})
+      for (const int32_t page_id_bytes : {4, 8}) {
+        if (nodes == 1 && outcomes == 0) continue;
+        auto& [name, memory, args] = add(problems, "frontier_inputs");
+        const int32_t batch = 4, block = static_cast<int32_t>(random.between(1, 5));
+        const int64_t rows = nodes - 1 + outcomes * block, pages = random.below(6),
+                      stride = pages + random.below(2);
+        const auto page = [&] { return random.between(-1, 50); };
+        args = {
+            batch,
+            nodes,
+            outcomes,
+            block,
+            7,
+            memory.input(list<int64_t>(batch * nodes, [&] { return random.between(-1, 40); })),
+            memory.input(list<int32_t>(batch * nodes, [&] { return random.below(9); })),
+            memory.input(list<int32_t>(batch, [&] { return random.between(0, nodes + 2); })),
+            memory.input(list<int32_t>(batch * nodes * ((nodes + 31) / 32), [&] { return random.bits(); })),
+            memory.input(list<int32_t>(batch * outcomes, [&] { return random.between(-1, nodes - 1); })),
+            memory.input(list<int64_t>(batch * outcomes, [&] { return random.between(-1, 40); })),
+            memory.input(list<int64_t>(batch, [&] { return random.between(-1, 60); })),
+            page_id_bytes == 4 ? static_cast<void*>(memory.input(list<int32_t>(batch * stride, page)))
+                               : static_cast<void*>(memory.input(list<int64_t>(batch * stride, page))),
+            page_id_bytes,
+            stride,
+            pages,
+            static_cast<int32_t>(random.between(1, 17)),
+            memory.output<int64_t>(batch * rows),
+            memory.output<int64_t>(batch * rows),
+            memory.output<int64_t>(batch * rows),
+            memory.output<int32_t>(batch * rows * ((rows + 31) / 32)),
+            memory.output<int64_t>(batch * outcomes),
+            memory.output<int32_t>(batch * outcomes)};
+      }
+  return problems;
+}
+
+inline Problems<d3d_dense_mask_args> dense_mask_problems(uint64_t seed) {
+  Problems<d3d_dense_mask_args> problems;
+  Random random(seed);
+  for (const int32_t element_bytes : {1, 2, 4, 8})
+    for (const int64_t rows : {1, 5, 40})
+      for (const int64_t columns : {0, 1, 31, 100}) {
+        auto& [name, memory, args] = add(problems, "dense_mask");
+        const int64_t batch = 3, words = (rows + 31) / 32;
+        args = {batch,
+                rows,
+                words,
+                memory.input(list<int32_t>(batch * rows * words, [&] { return random.bits(); })),
+                memory.input(list<int64_t>(batch, [&] { return random.between(-2, columns + 3); })),
+                columns,
+                element_bytes,
+                random.bits(),
+                random.bits(),
+                memory.output<unsigned char>(batch * rows * columns * element_bytes)};
+      }
+  return problems;
+}
+
+inline Problems<d3d_packed_mask_args> packed_mask_problems(uint64_t seed) {
+  Problems<d3d_packed_mask_args> problems;
+  Random random(seed);
+  for (const int64_t rows : {0, 1, 5, 33, 90})
+    for (const int64_t context : {0, 7, 200})
+      for (const bool ragged : {false, true}) {
+        auto& [name, memory, args] = add(problems, "packed_mask");
+        const int64_t batch = 4, words = (rows + 31) / 32, bytes = (rows * (context + rows) + 7) / 8;
+        args = {batch,
+                rows,
+                words,
+                memory.input(list<int32_t>(batch * rows * words, [&] { return random.bits(); })),
+                memory.input(list<int64_t>(batch, [&] { return random.between(-2, context + 3); })),
+                ragged ? memory.input(list<int32_t>(batch, [&] { return random.between(-1, rows + 2); }))
+                       : nullptr,
+                context,
+                memory.output<uint8_t>(batch * bytes),
+                memory.output<int32_t>(batch + 1)};
+      }
   return problems;
 }
 

@@ -11,6 +11,7 @@ from .toolchain import ADDRESS, PLAIN, THREAD, Toolchain
 PROGRAMS = {
     "team_rows": ("team_rows", THREAD, PLAIN, PLAIN),
     "team_trees": ("team_trees", THREAD, PLAIN, PLAIN),
+    "team_chain": ("team_chain", THREAD, PLAIN, PLAIN),
     "abi-thread": ("abi", THREAD, THREAD, PLAIN),
     "abi-address": ("abi", ADDRESS, ADDRESS, ADDRESS),
     "noise": ("noise", PLAIN, None, None),

@@ -35,24 +35,16 @@ void draft_as(int size, const d3d_draft_args& a) {
   TeamScratch scratch(a.vocab, static_cast<int64_t>(size) * a.num_candidates);
   run_team(size, [&](ThreadTeam& team) {
     for (int64_t i = 0; i < a.num_rows * a.num_positions; ++i) {
-      const int64_t row = i / a.num_positions, slot = i % a.num_positions, first = i * a.num_candidates;
-      const int64_t request = request_of(a.request_ids, row, a.sampling);
-      const auto* logits =
-          static_cast<const typename Logit::Bits*>(a.logits) + row * a.row_stride + slot * a.position_stride;
-      if (request < 0) {
-        for (int32_t k = team.rank(); k < a.num_candidates; k += team.size()) {
-          a.token_ids[first + k] = -1;
-          a.log_probs[first + k] = a.scores[first + k] = -kInfinity;
-        }
+      const int64_t first = i * a.num_candidates;
+      const int64_t request = request_of(a.request_ids, i / a.num_positions, a.sampling);
+      if (request >= 0) {
+        draft_by_team<Logit>(team, a, i, request, 0, scratch);
         continue;
       }
-      const TeamRow task{logits, a.vocab, a.mask_token_id, a.sampling, a.penalties, request, {nullptr, 0}};
-      with_team_row<Logit>(team, task, scratch, [&](const auto& values, const SamplingParams& params) {
-        using Real = typename std::decay_t<decltype(values)>::Real;
-        draft_row(team, values, params, a.positions[row] + slot, a.beta, a.num_candidates,
-                  reinterpret_cast<Token<Real>*>(scratch.tokens.data()), scratch.histogram.data(),
-                  a.token_ids + first, a.log_probs + first, a.scores + first);
-      });
+      for (int32_t k = team.rank(); k < a.num_candidates; k += team.size()) {
+        a.token_ids[first + k] = -1;
+        a.log_probs[first + k] = a.scores[first + k] = -kInfinity;
+      }
     }
   });
 }

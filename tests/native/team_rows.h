@@ -64,6 +64,22 @@ int32_t sample_by_team(ThreadTeam& team, const TeamRow& task, int64_t position, 
   return token;
 }
 
+// Draft position `unit` of all: row * L + slot; `ahead`: from positions[row] to its first.
+template <class Logit>
+void draft_by_team(ThreadTeam& team, const d3d_draft_args& a, int64_t unit, int64_t request, int64_t ahead,
+                   TeamScratch& scratch) {
+  const int64_t row = unit / a.num_positions, slot = unit % a.num_positions, first = unit * a.num_candidates;
+  const auto* logits =
+      static_cast<const typename Logit::Bits*>(a.logits) + row * a.row_stride + slot * a.position_stride;
+  const TeamRow task{logits, a.vocab, a.mask_token_id, a.sampling, a.penalties, request, {nullptr, 0}};
+  with_team_row<Logit>(team, task, scratch, [&](const auto& values, const SamplingParams& params) {
+    using Real = typename std::decay_t<decltype(values)>::Real;
+    draft_row(team, values, params, a.positions[row] + ahead + slot, a.beta, a.num_candidates,
+              reinterpret_cast<Token<Real>*>(scratch.tokens.data()), scratch.histogram.data(),
+              a.token_ids + first, a.log_probs + first, a.scores + first);
+  });
+}
+
 D3D_NAMESPACE_END
 
 namespace proof {

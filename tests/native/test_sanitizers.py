@@ -13,7 +13,6 @@ import pytest
 from .programs import PROGRAMS
 from .sanitizers import run
 
-
 teams = pytest.mark.parametrize("key", [key for key in PROGRAMS if key.startswith("team_")])
 
 

@@ -73,6 +73,17 @@ class ThreadTeam {
     std::atomic_ref<uint64_t>(target).fetch_add(value, std::memory_order_relaxed);
   }
 
+  bool arrives_last(uint32_t& counter, uint32_t count, Where where = Where::current()) {
+    sync(where);  // all that the team wrote comes before its arrival
+    int last = 0;
+    if (rank_ == 0) {
+      std::atomic_ref<uint32_t> arrived(counter);
+      last = arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == count;
+      if (last) arrived.store(0, std::memory_order_relaxed);
+    }
+    return reduce(last, [](int a, int b) { return a | b; }, where);
+  }
+
   static void draw(const Noise& noise, int32_t first, Tile<uint32_t, ThreadTeam>& words) {
     draw_block(noise, static_cast<uint32_t>(first) / 4, words.pack);
   }
@@ -114,6 +125,14 @@ void run_team(int size, Body body) {
       body(team);
       team.sync();
     });
+}
+
+// body(team, unit) by one team for each unit, all at the same time: the blocks of a grid.
+template <class Body>
+void run_teams(int64_t units, int size, Body body) {
+  std::vector<std::jthread> teams;
+  for (int64_t unit = 0; unit < units; ++unit)
+    teams.emplace_back([&, unit] { run_team(size, [&](ThreadTeam& team) { body(team, unit); }); });
 }
 
 D3D_NAMESPACE_END
