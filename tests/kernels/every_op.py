@@ -367,9 +367,7 @@ CASES: dict[str, Case] = {
         frontier_inputs, ("tree", "outcomes", "root_positions", "page_table"), by_request=frontier_by_request
     ),
     "dense_mask": Case(dense_mask, ("mask_bits", "context_lengths")),
-    "packed_mask": Case(
-        packed_mask, ("mask_bits", "context_lengths", "counts"), by_request=packed_by_request
-    ),
+    "packed_mask": Case(packed_mask, ("mask_bits", "context_lengths", "counts"), by_request=packed_by_request),
     "move_kv": InPlace(move_kv, ("src", "dst", "counts")),
     "rollback_kv": InPlace(rollback_kv, ("slots", "verdict")),
 }

@@ -280,7 +280,7 @@ MUTANTS = (
         PHILOX,
         "kResidual = 2",
         "kResidual = 0",
-        CHAIN_RULES + f"test_failure_01_drafts_by_our_own_sampler_with_the_same_seed[cpu-1-{PLAIN}-ratio]",
+        CHAIN_RULES + f"test_failure_01_drafts_by_our_own_sampler_with_the_same_seed[cpu-2-{PLAIN}-ratio]",
     ),
     # ---- chains ----
     Mutant(
