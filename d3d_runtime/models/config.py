@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from d3d_runtime.errors import UserError
+from d3d_runtime.models.rope import RopeScaling, Unsupported
 
 ARCHITECTURES = ("qwen3", "qwen2", "llama")
 
@@ -32,6 +33,7 @@ class ModelConfig:
     tie_word_embeddings: bool = True
     model_type: str = "qwen3"
     eos_token_id: int | tuple[int, ...] | None = None
+    rope_scaling: RopeScaling | None = None
 
     @property
     def qk_norm(self) -> bool:
@@ -101,6 +103,7 @@ def write_config(folder: Path, model: ModelConfig, diffusion: DiffusionConfig | 
     raw["architectures"] = [{"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama"}[model.model_type] + "ForCausalLM"]
     raw["hidden_act"] = "silu"
     raw["attention_bias"] = False
+    raw["rope_scaling"] = model.rope_scaling.to_config() if model.rope_scaling is not None else None
     if diffusion is not None:
         raw |= dataclasses.asdict(diffusion)
     (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
@@ -120,7 +123,8 @@ def _model_config(raw: dict, folder: Path) -> ModelConfig:
             f"expected one of {', '.join(ARCHITECTURES)}"
         )
     rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-    _refuse_variants(raw, rope, folder)
+    stated_positions = _size(raw, "max_position_embeddings", folder)
+    scaling = _rope_scaling(raw, rope, stated_positions, folder)
     heads, hidden = _size(raw, "num_attention_heads", folder), _size(raw, "hidden_size", folder)
     kv_heads = _size(raw, "num_key_value_heads", folder, otherwise=heads)
     head_dim = _size(raw, "head_dim", folder, otherwise=hidden // heads)
@@ -129,7 +133,6 @@ def _model_config(raw: dict, folder: Path) -> ModelConfig:
             f"model {str(folder)!r}: {heads} heads of {head_dim} with {kv_heads} for keys and values; "
             "expected a multiple of those, and an even size"
         )
-    eos = raw.get("eos_token_id")
     return ModelConfig(
         vocab_size=_size(raw, "vocab_size", folder),
         hidden_size=hidden,
@@ -138,13 +141,32 @@ def _model_config(raw: dict, folder: Path) -> ModelConfig:
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
-        max_position_embeddings=_size(raw, "max_position_embeddings", folder),
+        max_position_embeddings=scaling.max_positions(stated_positions) if scaling is not None else stated_positions,
         rope_theta=float(raw.get("rope_theta") or rope.get("rope_theta") or 10_000.0),
         rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         model_type=model_type,
-        eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
+        eos_token_id=_eos_token_id(raw, folder),
+        rope_scaling=scaling,
     )
+
+
+def _eos_token_id(raw: dict, folder: Path) -> int | tuple[int, ...] | None:
+    """Every id that ends a text: instruction-tuned models list the end of a turn in generation_config.json only."""
+    ids: list[int] = []
+    for source in (raw, _generation_config(folder)):
+        eos = source.get("eos_token_id")
+        ids += [eos] if isinstance(eos, int) else eos or []
+    ids = list(dict.fromkeys(ids))
+    return ids[0] if len(ids) == 1 else tuple(ids) or None
+
+
+def _generation_config(folder: Path) -> dict:
+    try:
+        raw = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return raw if isinstance(raw, dict) else {}
 
 
 def _size(raw: dict, key: str, folder: Path, otherwise: int | None = None) -> int:
@@ -158,20 +180,22 @@ def _size(raw: dict, key: str, folder: Path, otherwise: int | None = None) -> in
     return value
 
 
-def _refuse_variants(raw: dict, rope: dict, folder: Path) -> None:
-    """What changes the numbers but not the weights; the loader refuses what shows there, as biases do."""
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+def _rope_scaling(raw: dict, rope: dict, max_positions: int, folder: Path) -> RopeScaling | None:
+    """Refuses what changes the numbers but not the weights; the loader refuses what shows there, as biases do."""
     variants = {
-        f"RoPE of type {kind!r}": kind != "default",
         f"hidden_act {raw.get('hidden_act')!r}": raw.get("hidden_act", "silu") not in ("silu", "swish"),
-        "sliding-window attention": bool(raw.get("use_sliding_window")),
+        "sliding-window attention": bool(raw.get("use_sliding_window"))
+        or "sliding_attention" in (raw.get("layer_types") or ()),
         "a rotary factor below 1": rope.get("partial_rotary_factor", 1) != 1,
     }
-    for variant, present in variants.items():
-        if present:
-            raise UserError(
-                f"model {str(folder)!r}: config.json asks for {variant}, which is not supported yet"
-            )
+    asked = next((variant for variant, present in variants.items() if present), None)
+    try:
+        scaling = RopeScaling.parse(rope, max_positions)
+    except Unsupported as error:
+        asked = asked or str(error)
+    if asked is not None:
+        raise UserError(f"model {str(folder)!r}: config.json asks for {asked}, which is not supported yet")
+    return scaling
 
 
 def _diffusion_config(raw: dict, folder: Path) -> DiffusionConfig | None:
