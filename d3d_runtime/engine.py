@@ -42,8 +42,9 @@ Prompt = str | list[int] | list[dict[str, str]]
 class Engine:
     """Runs a target with a drafter, token-identical to the target alone.
 
-    target, drafter: model folders; None is the embedded pair (a target given without a drafter runs plain), drafter
-    "none" runs the target alone. mode: "auto", "autoregressive", "sync", "async" or "pingpong". dtype: None is float32.
+    target, drafter: model folders or .gguf files; None is the embedded pair (a target given without a drafter runs
+    plain), drafter "none" runs the target alone. mode: "auto", "autoregressive", "sync", "async" or "pingpong". dtype:
+    None is float32.
     drafter_device: None puts the drafter beside the target, in modes that overlap them on a CPU in a process of its own
     ("process"); "cpu" keeps it in this process, where two threads share one interpreter.
     num_nodes, num_outcomes: N and E of a round, None lets the engine choose. max_batch_size: requests in one round.
@@ -272,7 +273,9 @@ class Engine:
             raise UserError(f"prompt: expected text, a list of token ids or of chat messages, got {kind}")
         if self.tokenizer is None:
             raise UserError("prompt: this model has no tokenizer; pass token ids")
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else self.tokenizer.encode_chat(prompt)
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, add_special_tokens=True)
+        return self.tokenizer.encode_chat(prompt)
 
     def _eos_token_ids(self) -> frozenset[int]:
         ids = set(self.config.eos_token_ids)

@@ -53,7 +53,7 @@ def _number(flag: str, kind: type, help: str) -> Callable:
 debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 
 engine_options = _together(
-    click.option("--target", metavar="FOLDER", help="Model to decode with.  [default: the embedded pair]"),
+    click.option("--target", metavar="PATH", help="Model folder or .gguf file.  [default: the embedded pair]"),
     click.option(
         "--drafter",
         metavar="FOLDER",
@@ -105,8 +105,8 @@ def sampling_params(flags: dict[str, Any]) -> SamplingParams:
 
 
 def check_folder(flag: str, path: str | None) -> None:
-    """Raises UserError for a path that is no model folder, naming the one that was probably meant."""
-    if path is None:
+    """Raises UserError for a path that is no model, naming the one that was probably meant."""
+    if path is None or (Path(path).is_file() and Path(path).suffix == ".gguf"):
         return
     if Path(path).is_dir():
         inside = sorted(config.parent for config in Path(path).glob("*/config.json"))
@@ -115,7 +115,7 @@ def check_folder(flag: str, path: str | None) -> None:
             raise UserError(f"{flag} {path!r}: this folder holds no model itself; did you mean {found}?")
         return
     if Path(path).exists():
-        raise UserError(f"{flag} {path!r}: this is a file; expected a Hugging Face model folder")
+        raise UserError(f"{flag} {path!r}: this is a file; expected a Hugging Face model folder, or a .gguf file")
     parent = Path(path).parent
     beside = [entry.name for entry in parent.iterdir() if entry.is_dir()] if parent.is_dir() else []
     near = get_close_matches(Path(path).name, beside, n=1, cutoff=0.5)

@@ -86,6 +86,13 @@ def read_config(folder: Path) -> tuple[ModelConfig, DiffusionConfig | None]:
 
     Raises UserError in one line for a missing file, broken JSON, an unknown architecture or a missing key.
     """
+    raw = read_raw_config(folder)
+    return parse_config(raw, folder), parse_diffusion(raw, folder)
+
+
+def read_raw_config(folder: Path) -> dict:
+    """config.json as it is, with every id that ends a text: instruction-tuned models list the end of a turn in
+    generation_config.json only."""
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"model {str(folder)!r}: no config.json there; expected a Hugging Face model folder")
@@ -95,7 +102,19 @@ def read_config(folder: Path) -> tuple[ModelConfig, DiffusionConfig | None]:
         raise UserError(f"model {str(folder)!r}: config.json is not valid JSON ({error})") from None
     if not isinstance(raw, dict):
         raise UserError(f"model {str(folder)!r}: config.json holds no object")
-    return _model_config(raw, folder), _diffusion_config(raw, folder)
+    ids: list[int] = []
+    for source in (raw, _generation_config(folder)):
+        eos = source.get("eos_token_id")
+        ids += [eos] if isinstance(eos, int) else eos or []
+    return raw | {"eos_token_id": list(dict.fromkeys(ids))}
+
+
+def _generation_config(folder: Path) -> dict:
+    try:
+        raw = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return raw if isinstance(raw, dict) else {}
 
 
 def write_config(folder: Path, model: ModelConfig, diffusion: DiffusionConfig | None = None) -> None:
@@ -115,7 +134,7 @@ def _require(raw: dict, key: str, folder: Path):
     return raw[key]
 
 
-def _model_config(raw: dict, folder: Path) -> ModelConfig:
+def parse_config(raw: dict, folder: Path) -> ModelConfig:
     model_type = _require(raw, "model_type", folder)
     if model_type not in ARCHITECTURES:
         raise UserError(
@@ -133,6 +152,7 @@ def _model_config(raw: dict, folder: Path) -> ModelConfig:
             f"model {str(folder)!r}: {heads} heads of {head_dim} with {kv_heads} for keys and values; "
             "expected a multiple of those, and an even size"
         )
+    eos = raw.get("eos_token_id") or []
     return ModelConfig(
         vocab_size=_size(raw, "vocab_size", folder),
         hidden_size=hidden,
@@ -146,27 +166,9 @@ def _model_config(raw: dict, folder: Path) -> ModelConfig:
         rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         model_type=model_type,
-        eos_token_id=_eos_token_id(raw, folder),
+        eos_token_id=eos[0] if len(eos) == 1 else tuple(eos) or None,
         rope_scaling=scaling,
     )
-
-
-def _eos_token_id(raw: dict, folder: Path) -> int | tuple[int, ...] | None:
-    """Every id that ends a text: instruction-tuned models list the end of a turn in generation_config.json only."""
-    ids: list[int] = []
-    for source in (raw, _generation_config(folder)):
-        eos = source.get("eos_token_id")
-        ids += [eos] if isinstance(eos, int) else eos or []
-    ids = list(dict.fromkeys(ids))
-    return ids[0] if len(ids) == 1 else tuple(ids) or None
-
-
-def _generation_config(folder: Path) -> dict:
-    try:
-        raw = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
 
 
 def _size(raw: dict, key: str, folder: Path, otherwise: int | None = None) -> int:
@@ -198,7 +200,7 @@ def _rope_scaling(raw: dict, rope: dict, max_positions: int, folder: Path) -> Ro
     return scaling
 
 
-def _diffusion_config(raw: dict, folder: Path) -> DiffusionConfig | None:
+def parse_diffusion(raw: dict, folder: Path) -> DiffusionConfig | None:
     keys = ("block_size", "mask_token_id", "logit_shift")
     present = [key for key in keys if raw.get(key) is not None]
     if not present:
