@@ -16,9 +16,12 @@ from d3d_runtime.drafters.diffusion import DiffusionDrafter
 from d3d_runtime.errors import UserError
 from d3d_runtime.kv_cache import KVCache
 from d3d_runtime.lanes import Inline, Lane, LaneLost, ProcessLane, ThreadLane
+from d3d_runtime.models.checkpoint import open_checkpoint
 from d3d_runtime.models.config import DiffusionConfig
 from d3d_runtime.models.decoder import Decoder
+from d3d_runtime.models.hub import locate
 from d3d_runtime.models.loader import load_model
+from d3d_runtime.models.memory import Footprint, affordable_tokens
 from d3d_runtime.models.tokenizer import Tokenizer
 from d3d_runtime.policy import choose_policy
 from d3d_runtime.prefix import Prefix
@@ -48,7 +51,8 @@ class Engine:
     drafter_device: None puts the drafter beside the target, in modes that overlap them on a CPU in a process of its own
     ("process"); "cpu" keeps it in this process, where two threads share one interpreter.
     num_nodes, num_outcomes: N and E of a round, None lets the engine choose. max_batch_size: requests in one round.
-    num_pages: KV pages of each model, None sizes the pools for full batches of usual length.
+    num_pages: KV pages of each model, None sizes the pools for full batches of usual length, or as memory allows.
+    weights: "int8" keeps matrices in one byte a number (bfloat16 on a CPU only), None in dtype.
     progress: hears how far the loading is, and the reading of prompts; an attribute, so another may listen later.
     Raises UserError, in one line, for whatever a user can mend.
     """
@@ -66,6 +70,7 @@ class Engine:
         num_outcomes: int | None = None,
         max_batch_size: int = 16,
         num_pages: int | None = None,
+        weights: str | None = None,
         progress: Progress = silent,
     ):
         self.dtype, self.progress = _dtype(dtype), progress
@@ -77,6 +82,7 @@ class Engine:
             raise UserError(f"max_batch_size: expected at least 1, got {max_batch_size}")
         if num_pages is not None and num_pages < 1:
             raise UserError(f"num_pages: expected at least 1, got {num_pages}")
+        self.int8_weights = _int8_weights(weights, self.dtype, self.device)
         folder, drafter_folder = _folders(target, drafter)
         has_drafter = drafter_folder is not None and mode != "autoregressive"
         self._shape = (num_nodes, num_outcomes)
@@ -89,20 +95,14 @@ class Engine:
 
     def _load(self, folder: Path, drafter_folder: Path | None, max_batch_size: int, num_pages: int | None) -> None:
         """Models, their KV pools, and who runs them."""
-        model, diffusion = load_model(folder, self.dtype, self.device, self.progress)
+        pages = self._num_pages(folder, drafter_folder, max_batch_size, num_pages)
+        model, diffusion = self._load_model(folder)
         if diffusion is not None:
             raise UserError(f"target {str(folder)!r}: this is a drafter (its config has block_size)")
         self.config = model.config
         self.tokenizer = Tokenizer(folder) if Tokenizer.exists(folder) else None
         self.eos_token_ids = self._eos_token_ids()
-
         drafting = self._load_drafter(drafter_folder) if drafter_folder is not None else None
-        longest = self.config.max_position_embeddings
-        scratch = self.num_nodes
-        if drafting is not None:
-            scratch = max(scratch, self.num_nodes + self.num_outcomes * drafting[1].block_size)
-        rows = max(max_batch_size * (min(longest, USUAL_LENGTH) + scratch), longest + scratch)
-        pages = num_pages if num_pages is not None else -(-rows // PAGE_SIZE) + max_batch_size
 
         def cache(of: Decoder) -> KVCache:
             return KVCache(of.config, pages + 1, PAGE_SIZE, self.dtype, self.device)
@@ -116,6 +116,29 @@ class Engine:
         self._scheduler = Scheduler(
             self._target, self._drafter, round_, self.policy, max_batch_size, lambda *told: self.progress(*told)
         )
+
+    def _num_pages(self, folder: Path, drafter_folder: Path | None, max_batch_size: int, asked: int | None) -> int:
+        """Pages of each pool, checked against free memory before anything is loaded."""
+        folders = {"target": folder} | ({"drafter": drafter_folder} if drafter_folder is not None else {})
+        checkpoints = {role: open_checkpoint(path) for role, path in folders.items()}
+        config = checkpoints["target"].config
+        scratch = self.num_nodes
+        if "drafter" in checkpoints:
+            scratch += self.num_outcomes * (checkpoints["drafter"].raw.get("block_size") or 0)
+        one = min(config.max_position_embeddings, USUAL_LENGTH) + scratch
+        full = max(max_batch_size * one, config.max_position_embeddings + scratch) + max_batch_size * PAGE_SIZE
+        affordable = affordable_tokens(
+            {role: Footprint.of(c.config, self.dtype, self.int8_weights) for role, c in checkpoints.items()},
+            workspace=2 * max_batch_size * self.num_nodes * config.vocab_size * self.dtype.itemsize,
+            wanted=asked * PAGE_SIZE if asked is not None else full,
+            required=asked * PAGE_SIZE if asked is not None else one,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        return asked if asked is not None else -(-affordable // PAGE_SIZE)
+
+    def _load_model(self, folder: Path) -> tuple[Decoder, DiffusionConfig | None]:
+        return load_model(folder, self.dtype, self.device, self.progress, int8_weights=self.int8_weights)
 
     def _follow(self, mode: str, has_drafter: bool) -> None:
         self.policy = choose_policy(mode, has_drafter, True, *self._shape)
@@ -284,7 +307,7 @@ class Engine:
         return frozenset(ids)
 
     def _load_drafter(self, folder: Path) -> tuple[Decoder, DiffusionConfig]:
-        model, diffusion = load_model(folder, self.dtype, self.device, self.progress)
+        model, diffusion = self._load_model(folder)
         if diffusion is None:
             raise UserError(
                 f"drafter {str(folder)!r}: config.json has no 'block_size'; this is a plain model, not a d3d drafter"
@@ -318,13 +341,22 @@ def _folders(target: str | Path | None, drafter: str | Path | None) -> tuple[Pat
             raise UserError("target: the embedded pair is not installed; pass target=")
         folder, own_drafter = EMBEDDED_PAIR / "target", EMBEDDED_PAIR / "drafter"
     else:
-        folder, own_drafter = Path(target), None
+        folder, own_drafter = locate(target, "target"), None
     if drafter is None:
         return folder, own_drafter
-    return folder, None if str(drafter) == "none" else Path(drafter)
+    return folder, None if str(drafter) == "none" else locate(drafter, "drafter")
 
 
 def _dtype(name: str | None) -> torch.dtype:
     if name is not None and name not in DTYPES:
         raise UserError(f"dtype: expected one of {', '.join(DTYPES)}, got {name!r}")
     return DTYPES[name or "float32"]
+
+
+def _int8_weights(weights: str | None, dtype: torch.dtype, device: torch.device) -> bool:
+    if weights not in (None, "int8"):
+        raise UserError(f"weights: expected 'int8' or None, got {weights!r}")
+    if weights is not None and (dtype is not torch.bfloat16 or device.type != "cpu"):
+        given = f"{str(dtype).removeprefix('torch.')} on {device.type}"
+        raise UserError(f"weights: 'int8' goes with dtype='bfloat16' on a CPU, got {given}")
+    return weights is not None

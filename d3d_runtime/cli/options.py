@@ -12,6 +12,7 @@ import click
 
 from d3d_runtime.cli.console import Waiting
 from d3d_runtime.errors import UserError
+from d3d_runtime.models.hub import hub_name_of
 from d3d_runtime.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ engine_options = _together(
     ),
     click.option("--device", default="cpu", show_default=True, help="cpu or cuda."),
     click.option("--dtype", type=click.Choice(DTYPES), help="Number format.  [default: the engine's choice]"),
+    click.option("--weights", type=click.Choice(("int8",)), help="Matrices in one byte a number (bfloat16, cpu)."),
     click.option(
         "--threads",
         type=click.IntRange(min=1),
@@ -108,6 +110,8 @@ def check_folder(flag: str, path: str | None) -> None:
     """Raises UserError for a path that is no model, naming the one that was probably meant."""
     if path is None or (Path(path).is_file() and Path(path).suffix == ".gguf"):
         return
+    if not Path(path).exists() and hub_name_of(path) is not None:
+        return
     if Path(path).is_dir():
         inside = sorted(config.parent for config in Path(path).glob("*/config.json"))
         if inside and not (Path(path) / "config.json").exists():
@@ -128,7 +132,7 @@ def open_engine(flags: dict[str, Any], **overrides: Any) -> Engine:
     check_folder("--target", flags["target"])
     if flags["drafter"] != "none":
         check_folder("--drafter", flags["drafter"])
-    arguments = {name: flags[name] for name in ("target", "drafter", "device", "dtype")}
+    arguments = {name: flags[name] for name in ("target", "drafter", "device", "dtype", "weights")}
     arguments["num_outcomes"] = flags["outcomes"]
     with Waiting("loading") as progress:
         import torch

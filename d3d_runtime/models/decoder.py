@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from d3d_runtime.models.config import ModelConfig
+from d3d_runtime.models.int8 import Int8Embedding
 from d3d_runtime.models.rope import frequencies
 
 BEYOND = 256  # positions behind the limit: drafts may reach there, tokens are cut before
@@ -103,7 +104,11 @@ class Decoder(nn.Module):
         return self.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.embed.weight if self.head is None else self.head.weight)
+        if self.head is not None:
+            return self.head(hidden)
+        if isinstance(self.embed, Int8Embedding):
+            return self.embed.project(hidden)
+        return F.linear(hidden, self.embed.weight)
 
     def _rotation_table(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """cos, sin [positions, D]: angles in float64, rounded once to the model's dtype; sin's first half negated."""

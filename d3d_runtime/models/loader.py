@@ -11,6 +11,7 @@ from d3d_runtime.errors import UserError
 from d3d_runtime.models.checkpoint import Checkpoint, open_checkpoint
 from d3d_runtime.models.config import DiffusionConfig, ModelConfig, parse_diffusion, write_config
 from d3d_runtime.models.decoder import Decoder
+from d3d_runtime.models.int8 import install
 from d3d_runtime.progress import Progress, silent
 
 # Fused parameter -> its parts on disk, stacked along dim 0.
@@ -44,12 +45,17 @@ def part_rows(config: ModelConfig, name: str, parameter: Tensor) -> tuple[int, .
 
 
 def load_model(
-    path: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu", progress: Progress = silent
+    path: str | Path,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    progress: Progress = silent,
+    *,
+    int8_weights: bool = False,
 ) -> tuple[Decoder, DiffusionConfig | None]:
     """Reads a model folder or GGUF file, tensor by tensor into its place: no second copy of the weights exists.
 
-    `progress` hears of each weight that is in place. Raises UserError in one line for what is missing, truncated or of
-    another shape.
+    `progress` hears of each weight that is in place. int8_weights: matrices are quantised as they come in. Raises
+    UserError in one line for what is missing, truncated or of another shape.
     """
     path = Path(path)
     checkpoint = open_checkpoint(path)
@@ -58,12 +64,15 @@ def load_model(
         model = Decoder(config)
     check_shapes(checkpoint, model, path)
     state, parameters = {}, dict(model.named_parameters())
-    for name, parameter in parameters.items():
+    for count, (name, parameter) in enumerate(parameters.items(), start=1):
         whole = torch.empty(parameter.shape, dtype=dtype, device=device)
         for part, place in zip(disk_names(name), whole.split(part_rows(config, name, parameter))):
             place.copy_(checkpoint.read(part))
-        state[name] = whole
-        progress(f"loading {path.name}", len(state), len(parameters))
+        if int8_weights and whole.ndim == 2:
+            install(model, name.removesuffix(".weight"), whole)
+        else:
+            state[name] = whole
+        progress(f"loading {path.name}", count, len(parameters))
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(False).eval(), diffusion
 
