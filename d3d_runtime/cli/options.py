@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 MODES = ("auto", "autoregressive", "sync", "async")
 DTYPES = ("float32", "bfloat16", "float64")
 DEFAULTS = SamplingParams()
+ENGINE_FLAGS = (  # those that are Engine arguments of the same name
+    "target",
+    "drafter",
+    "device",
+    "dtype",
+    "weights",
+    "block_size",
+    "mask_token_id",
+    "logit_shift",
+    "clean_attention",
+)
 
 
 class TokenBias(click.ParamType):
@@ -60,6 +71,10 @@ engine_options = _together(
         metavar="FOLDER",
         help="Its block-diffusion drafter, or 'none'.  [default: the embedded pair's]",
     ),
+    click.option("--block-size", type=int, metavar="L", help="Of the drafter, where its config does not say."),
+    click.option("--mask-token-id", type=int, metavar="ID", help="The same."),
+    click.option("--logit-shift/--no-logit-shift", default=None, help="The same."),
+    click.option("--clean-attention", type=click.Choice(("causal", "block_causal")), help="The same."),
     click.option("--device", default="cpu", show_default=True, help="cpu or cuda."),
     click.option("--dtype", type=click.Choice(DTYPES), help="Number format.  [default: the engine's choice]"),
     click.option("--weights", type=click.Choice(("int8",)), help="Matrices in one byte a number (bfloat16, cpu)."),
@@ -132,7 +147,7 @@ def open_engine(flags: dict[str, Any], **overrides: Any) -> Engine:
     check_folder("--target", flags["target"])
     if flags["drafter"] != "none":
         check_folder("--drafter", flags["drafter"])
-    arguments = {name: flags[name] for name in ("target", "drafter", "device", "dtype", "weights")}
+    arguments = {name: flags[name] for name in ENGINE_FLAGS}
     arguments["num_outcomes"] = flags["outcomes"]
     with Waiting("loading") as progress:
         import torch

@@ -76,9 +76,27 @@ class DiffusionConfig:
         return self.block_size - 1
 
     @property
+    def clean_block(self) -> int:
+        """Clean tokens attend up to the end of their own block of so many, counted from position 0."""
+        return 1 if self.clean_attention == "causal" else self.block_size
+
+    @property
     def draft_length(self) -> int:
         """L, the number of future positions one pass predicts."""
         return self.block_size if self.logit_shift else self.block_size - 1
+
+
+@dataclass(frozen=True)
+class DiffusionSettings:
+    """What a user says of a drafter; None leaves it to the config."""
+
+    block_size: int | None = None
+    mask_token_id: int | None = None
+    logit_shift: bool | None = None
+    clean_attention: str | None = None
+
+
+FROM_CONFIG = DiffusionSettings()
 
 
 def read_config(folder: Path) -> tuple[ModelConfig, DiffusionConfig | None]:
@@ -200,17 +218,23 @@ def _rope_scaling(raw: dict, rope: dict, max_positions: int, folder: Path) -> Ro
     return scaling
 
 
-def parse_diffusion(raw: dict, folder: Path) -> DiffusionConfig | None:
+def parse_diffusion(raw: dict, folder: Path, settings: DiffusionSettings = FROM_CONFIG) -> DiffusionConfig | None:
+    """What config.json says of a drafter, and what `settings` say instead; None if neither says anything."""
+    given = {key: value for key, value in dataclasses.asdict(settings).items() if value is not None}
     keys = ("block_size", "mask_token_id", "logit_shift")
     present = [key for key in keys if raw.get(key) is not None]
-    if not present:
+    if not present and not given:
         return None
-    missing = [key for key in keys if key not in present]
+    missing = [key for key in keys if key not in present and key not in given]
     if missing:
+        flag = "--" + missing[0].replace("_", "-")
+        known = f"has {present[0]!r} but no" if present else "has no"
         raise UserError(
-            f"drafter {str(folder)!r}: config.json has {present[0]!r} but no {missing[0]!r}; add it to the file"
+            f"drafter {str(folder)!r}: config.json {known} {missing[0]!r}; add it to the file, or pass "
+            f"{missing[0]}= ({flag}); `d3d doctor --drafter` finds it by trying"
         )
-    clean = raw.get("clean_attention", "causal")
+    raw = raw | given
+    clean = raw.get("clean_attention") or "causal"
     if clean not in ("causal", "block_causal"):
         raise UserError(f"drafter {str(folder)!r}: clean_attention {clean!r}; expected 'causal' or 'block_causal'")
     if not isinstance(raw["block_size"], int) or not 2 <= raw["block_size"] <= 64:

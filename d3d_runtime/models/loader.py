@@ -45,21 +45,28 @@ def part_rows(config: ModelConfig, name: str, parameter: Tensor) -> tuple[int, .
 
 
 def load_model(
-    path: str | Path,
+    path: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu", progress: Progress = silent
+) -> tuple[Decoder, DiffusionConfig | None]:
+    """A model, and what its config says of drafting; see `load_decoder`."""
+    path = Path(path)
+    return load_decoder(path, dtype, device, progress), parse_diffusion(open_checkpoint(path).raw, path)
+
+
+def load_decoder(
+    path: Path,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     progress: Progress = silent,
     *,
     int8_weights: bool = False,
-) -> tuple[Decoder, DiffusionConfig | None]:
+) -> Decoder:
     """Reads a model folder or GGUF file, tensor by tensor into its place: no second copy of the weights exists.
 
     `progress` hears of each weight that is in place. int8_weights: matrices are quantised as they come in. Raises
     UserError in one line for what is missing, truncated or of another shape.
     """
-    path = Path(path)
     checkpoint = open_checkpoint(path)
-    config, diffusion = checkpoint.config, parse_diffusion(checkpoint.raw, path)
+    config = checkpoint.config
     with torch.device("meta"):
         model = Decoder(config)
     check_shapes(checkpoint, model, path)
@@ -74,7 +81,7 @@ def load_model(
             state[name] = whole
         progress(f"loading {path.name}", count, len(parameters))
     model.load_state_dict(state, assign=True)
-    return model.requires_grad_(False).eval(), diffusion
+    return model.requires_grad_(False).eval()
 
 
 def check_shapes(checkpoint: Checkpoint, model: Decoder, path: Path) -> None:

@@ -46,6 +46,13 @@ class Tokenizer:
         token = self.config.get(name)
         return token.get("content") if isinstance(token, dict) else token
 
+    def first_difference(self, other: Tokenizer) -> tuple[int, str, str] | None:
+        """The lowest id that means one token here and another there. Tokens that only one has are no difference:
+        a drafter may have a mask token of its own."""
+        ours, theirs = ({i: token for token, i in t.backend.get_vocab().items()} for t in (self, other))
+        different = [i for i in ours.keys() & theirs.keys() if ours[i] != theirs[i]]
+        return (min(different), ours[min(different)], theirs[min(different)]) if different else None
+
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """add_special_tokens: what the model begins every text with, such as Llama 3's <|begin_of_text|>."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from d3d_runtime import Engine, SamplingParams
 from d3d_runtime.errors import UserError
 from d3d_runtime.models.int8 import Int8Embedding, Int8Matrix
-from d3d_runtime.models.loader import load_model
+from d3d_runtime.models.loader import load_decoder, load_model
 from tests.runtime.tiny_pair import random_prompts, save_pair
 
 
@@ -40,7 +40,7 @@ def pair(tmp_path_factory):
 
 
 def test_every_matrix_is_quantised_and_no_norm(pair):
-    model, _ = load_model(pair.target, torch.bfloat16, int8_weights=True)
+    model = load_decoder(pair.target, torch.bfloat16, int8_weights=True)
     assert all(weight.ndim == 1 for weight in model.parameters())
     assert sum(isinstance(module, Int8Matrix) for module in model.modules()) == 4 * len(model.layers) + 1
     exact, _ = load_model(pair.target, torch.bfloat16)

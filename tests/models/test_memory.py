@@ -73,7 +73,7 @@ def test_a_model_that_cannot_fit_is_refused_in_one_line(free):
 def test_the_engine_refuses_before_it_loads(tmp_path, free, monkeypatch):
     pair = save_pair(tmp_path)
     free(300_000)
-    monkeypatch.setattr("d3d_runtime.engine.load_model", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("d3d_runtime.engine.load_decoder", lambda *_, **__: pytest.fail("it was loaded"))
     with pytest.raises(UserError, match=r"memory: target .* MB \+ drafter .* MB \+ KV of"):
         Engine(pair.target, pair.drafter, mode="sync", max_batch_size=1)
 
