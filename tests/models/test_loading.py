@@ -155,7 +155,7 @@ def test_tensors_that_change_nothing_are_ignored(name, folder):
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "asks for a rotary factor below 1"),
         ({"hidden_act": "gelu"}, "asks for hidden_act 'gelu'"),
         ({"use_sliding_window": True}, "asks for sliding-window attention"),
-        ({"mask_token_id": None}, "has 'block_size' but no 'mask_token_id'; add it to the file, or pass mask_token_id="),
+        ({"mask_token_id": None}, "has 'block_size' but no 'mask_token_id'; add it to the file, or pass mask_token_id"),
         ({"logit_shift": None}, "config.json has 'block_size' but no 'logit_shift'"),
         ({"block_size": None}, "config.json has 'mask_token_id' but no 'block_size'"),
         ({"block_size": 1}, "block_size 1; expected 2 to 64"),

@@ -1,4 +1,4 @@
-"""Drafters whose config does not say all, that attend in blocks, or whose vocabulary differs by padding (failure 37)."""
+"""Drafters whose config does not say all, that attend in blocks, or whose vocabulary is padded (failure 37)."""
 
 from __future__ import annotations
 
