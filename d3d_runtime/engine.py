@@ -12,13 +12,16 @@ import torch
 
 from d3d_runtime.detokenizer import Detokenizer
 from d3d_runtime.devices import device_errors, parse_device
-from d3d_runtime.drafters.diffusion import DiffusionDrafter
+from d3d_runtime.drafters.source import Surroundings, open_drafter
 from d3d_runtime.errors import UserError
 from d3d_runtime.kv_cache import KVCache
 from d3d_runtime.lanes import Inline, Lane, LaneLost, ProcessLane, ThreadLane
-from d3d_runtime.models.config import DiffusionConfig
+from d3d_runtime.models.checkpoint import open_checkpoint
+from d3d_runtime.models.config import DiffusionSettings, ModelConfig, parse_diffusion
 from d3d_runtime.models.decoder import Decoder
-from d3d_runtime.models.loader import load_model
+from d3d_runtime.models.hub import locate
+from d3d_runtime.models.loader import load_decoder
+from d3d_runtime.models.memory import Footprint, affordable_tokens
 from d3d_runtime.models.tokenizer import Tokenizer
 from d3d_runtime.policy import choose_policy
 from d3d_runtime.prefix import Prefix
@@ -32,7 +35,6 @@ from d3d_runtime.target import Target
 EMBEDDED_PAIR = Path(__file__).parent / "pair"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 PAGE_SIZE = 16
-NUM_CANDIDATES = 8
 MAX_RESTARTS = 3  # of a drafter process that dies
 USUAL_LENGTH = 512  # tokens a request is expected to need, when the pools are sized
 
@@ -42,12 +44,15 @@ Prompt = str | list[int] | list[dict[str, str]]
 class Engine:
     """Runs a target with a drafter, token-identical to the target alone.
 
-    target, drafter: model folders; None is the embedded pair (a target given without a drafter runs plain), drafter
-    "none" runs the target alone. mode: "auto", "autoregressive", "sync", "async" or "pingpong". dtype: None is float32.
+    target, drafter: model folders or .gguf files; None is the embedded pair (a target given without a drafter runs
+    plain), drafter "none" runs the target alone. mode: "auto", "autoregressive", "sync", "async" or "pingpong". dtype:
+    None is float32.
     drafter_device: None puts the drafter beside the target, in modes that overlap them on a CPU in a process of its own
     ("process"); "cpu" keeps it in this process, where two threads share one interpreter.
     num_nodes, num_outcomes: N and E of a round, None lets the engine choose. max_batch_size: requests in one round.
-    num_pages: KV pages of each model, None sizes the pools for full batches of usual length.
+    num_pages: KV pages of each model, None sizes the pools for full batches of usual length, or as memory allows.
+    weights: "int8" keeps matrices in one byte a number (bfloat16 on a CPU only), None in dtype.
+    block_size, mask_token_id, logit_shift, clean_attention: of the drafter, where its config does not say or is wrong.
     progress: hears how far the loading is, and the reading of prompts; an attribute, so another may listen later.
     Raises UserError, in one line, for whatever a user can mend.
     """
@@ -65,6 +70,11 @@ class Engine:
         num_outcomes: int | None = None,
         max_batch_size: int = 16,
         num_pages: int | None = None,
+        weights: str | None = None,
+        block_size: int | None = None,
+        mask_token_id: int | None = None,
+        logit_shift: bool | None = None,
+        clean_attention: str | None = None,
         progress: Progress = silent,
     ):
         self.dtype, self.progress = _dtype(dtype), progress
@@ -76,48 +86,66 @@ class Engine:
             raise UserError(f"max_batch_size: expected at least 1, got {max_batch_size}")
         if num_pages is not None and num_pages < 1:
             raise UserError(f"num_pages: expected at least 1, got {num_pages}")
+        self.int8_weights = _int8_weights(weights, self.dtype, self.device)
         folder, drafter_folder = _folders(target, drafter)
+        settings = DiffusionSettings(block_size, mask_token_id, logit_shift, clean_attention)
         has_drafter = drafter_folder is not None and mode != "autoregressive"
+        self._source = open_drafter(drafter_folder, settings) if has_drafter else None
         self._shape = (num_nodes, num_outcomes)
         self._follow(mode, has_drafter)
         with device_errors(self.device):
-            self._load(folder, drafter_folder if has_drafter else None, max_batch_size, num_pages)
+            self._load(folder, max_batch_size, num_pages)
         self._ids = count()
         self._submitted: set[str] = set()  # `step` reports these,
         self._ended: list[RequestOutput] = []  # also if they ended in a round of `generate` or `stream`
 
-    def _load(self, folder: Path, drafter_folder: Path | None, max_batch_size: int, num_pages: int | None) -> None:
+    def _load(self, folder: Path, max_batch_size: int, num_pages: int | None) -> None:
         """Models, their KV pools, and who runs them."""
-        model, diffusion = load_model(folder, self.dtype, self.device, self.progress)
-        if diffusion is not None:
+        checkpoint = open_checkpoint(folder)
+        if parse_diffusion(checkpoint.raw, folder) is not None:
             raise UserError(f"target {str(folder)!r}: this is a drafter (its config has block_size)")
-        self.config = model.config
+        self.config = checkpoint.config
+        pages = self._num_pages(max_batch_size, num_pages)
+
+        def load(path: Path) -> Decoder:
+            return load_decoder(path, self.dtype, self.device, self.progress, int8_weights=self.int8_weights)
+
+        def new_cache(config: ModelConfig) -> KVCache:
+            return KVCache(config, pages + 1, PAGE_SIZE, self.dtype, self.device)
+
+        self._target = Target(load(folder), new_cache(self.config))
         self.tokenizer = Tokenizer(folder) if Tokenizer.exists(folder) else None
         self.eos_token_ids = self._eos_token_ids()
-
-        drafting = self._load_drafter(drafter_folder) if drafter_folder is not None else None
-        longest = self.config.max_position_embeddings
-        scratch = self.num_nodes
-        if drafting is not None:
-            scratch = max(scratch, self.num_nodes + self.num_outcomes * drafting[1].block_size)
-        rows = max(max_batch_size * (min(longest, USUAL_LENGTH) + scratch), longest + scratch)
-        pages = num_pages if num_pages is not None else -(-rows // PAGE_SIZE) + max_batch_size
-
-        def cache(of: Decoder) -> KVCache:
-            return KVCache(of.config, pages + 1, PAGE_SIZE, self.dtype, self.device)
-
-        self._target = Target(model, cache(model))
         self._drafter = None
-        if drafting is not None:
-            self._drafter = DiffusionDrafter(drafting[0], cache(drafting[0]), drafting[1], NUM_CANDIDATES)
+        if self._source is not None:
+            self._drafter = self._source.make(Surroundings(self._target.model, self.tokenizer, load, new_cache))
         self._lane = self._open_lane()
         round_ = Round(self._target, self._drafter, self._lane)
         self._scheduler = Scheduler(
             self._target, self._drafter, round_, self.policy, max_batch_size, lambda *told: self.progress(*told)
         )
 
+    def _num_pages(self, max_batch_size: int, asked: int | None) -> int:
+        """Pages of each pool, checked against free memory before anything is loaded."""
+        models, longest, scratch = {"target": self.config}, self.config.max_position_embeddings, self.num_nodes
+        if self._source is not None:
+            scratch += self.num_outcomes * self._source.block_size
+            models |= {"drafter": self._source.config} if self._source.config is not None else {}
+        one = min(longest, USUAL_LENGTH) + scratch
+        full = max(max_batch_size * one, longest + scratch) + max_batch_size * PAGE_SIZE
+        affordable = affordable_tokens(
+            {role: Footprint.of(config, self.dtype, self.int8_weights) for role, config in models.items()},
+            workspace=2 * max_batch_size * self.num_nodes * self.config.vocab_size * self.dtype.itemsize,
+            wanted=asked * PAGE_SIZE if asked is not None else full,
+            required=asked * PAGE_SIZE if asked is not None else one,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        return asked if asked is not None else -(-affordable // PAGE_SIZE)
+
     def _follow(self, mode: str, has_drafter: bool) -> None:
-        self.policy = choose_policy(mode, has_drafter, True, *self._shape)
+        drafts_ahead = self._source is not None and self._source.drafts_ahead
+        self.policy = choose_policy(mode, has_drafter, drafts_ahead, *self._shape)
         self.mode = mode if has_drafter else "autoregressive"
         self.num_nodes = max(plan.num_nodes for plan in self.policy.plans)
         self.num_outcomes = max(plan.num_outcomes for plan in self.policy.plans)
@@ -272,32 +300,15 @@ class Engine:
             raise UserError(f"prompt: expected text, a list of token ids or of chat messages, got {kind}")
         if self.tokenizer is None:
             raise UserError("prompt: this model has no tokenizer; pass token ids")
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else self.tokenizer.encode_chat(prompt)
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, add_special_tokens=True)
+        return self.tokenizer.encode_chat(prompt)
 
     def _eos_token_ids(self) -> frozenset[int]:
         ids = set(self.config.eos_token_ids)
         if self.tokenizer is not None and self.tokenizer.eos_token_id is not None:
             ids.add(self.tokenizer.eos_token_id)
         return frozenset(ids)
-
-    def _load_drafter(self, folder: Path) -> tuple[Decoder, DiffusionConfig]:
-        model, diffusion = load_model(folder, self.dtype, self.device, self.progress)
-        if diffusion is None:
-            raise UserError(
-                f"drafter {str(folder)!r}: config.json has no 'block_size'; this is a plain model, not a d3d drafter"
-            )
-        if model.config.vocab_size != self.config.vocab_size:
-            raise UserError(
-                f"drafter: its vocabulary has {model.config.vocab_size} tokens, the target's {self.config.vocab_size}"
-            )
-        positions, needed = model.config.max_position_embeddings, self.config.max_position_embeddings
-        if positions < needed:
-            raise UserError(f"drafter: it was made for {positions} positions, the target for {needed}")
-        if diffusion.clean_attention != "causal":
-            raise UserError(
-                f"drafter: clean_attention {diffusion.clean_attention!r} is not supported yet, only 'causal'"
-            )
-        return model, diffusion
 
 
 def sub_seed(seed: int, index: int) -> int:
@@ -315,13 +326,22 @@ def _folders(target: str | Path | None, drafter: str | Path | None) -> tuple[Pat
             raise UserError("target: the embedded pair is not installed; pass target=")
         folder, own_drafter = EMBEDDED_PAIR / "target", EMBEDDED_PAIR / "drafter"
     else:
-        folder, own_drafter = Path(target), None
+        folder, own_drafter = locate(target, "target"), None
     if drafter is None:
         return folder, own_drafter
-    return folder, None if str(drafter) == "none" else Path(drafter)
+    return folder, None if str(drafter) == "none" else locate(drafter, "drafter")
 
 
 def _dtype(name: str | None) -> torch.dtype:
     if name is not None and name not in DTYPES:
         raise UserError(f"dtype: expected one of {', '.join(DTYPES)}, got {name!r}")
     return DTYPES[name or "float32"]
+
+
+def _int8_weights(weights: str | None, dtype: torch.dtype, device: torch.device) -> bool:
+    if weights not in (None, "int8"):
+        raise UserError(f"weights: expected 'int8' or None, got {weights!r}")
+    if weights is not None and (dtype is not torch.bfloat16 or device.type != "cpu"):
+        given = f"{str(dtype).removeprefix('torch.')} on {device.type}"
+        raise UserError(f"weights: 'int8' goes with dtype='bfloat16' on a CPU, got {given}")
+    return weights is not None

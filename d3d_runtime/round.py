@@ -91,7 +91,7 @@ class Round:
         return batch.subset(others), self._draft(batch.subset(missing)) if missing else None
 
     def _draft(self, batch: Batch) -> Drafting:
-        return Drafting(batch, self.lane.submit(self.drafter.draft, batch.for_drafter()))
+        return Drafting(self.drafter, batch, self.lane.submit(self.drafter.draft, batch.for_drafter()))
 
     def _tree(self, batch: Batch, plan: Plan) -> tuple[dk.DraftTree, dk.Outcomes]:
         if not plan.drafts:
@@ -161,6 +161,7 @@ class Round:
 class Drafting:
     """Rows that the lane drafts from their roots."""
 
+    drafter: DiffusionDrafter
     batch: Batch
     ticket: Ticket
 
@@ -170,7 +171,7 @@ class Drafting:
     def receive(self, candidates: dk.Candidates) -> None:
         for request, draft in zip(self.batch.requests, zip(candidates.token_ids, candidates.scores)):
             request.draft = draft
-            request.drafter_length = len(request.tokens)
+            request.drafter_length = self.drafter.settled(len(request.tokens))
 
 
 def root_only(batch: Batch) -> dk.DraftTree:

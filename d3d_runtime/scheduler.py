@@ -158,8 +158,11 @@ class Scheduler:
 
     def _feed_drafter(self, request: Request) -> None:
         """What the target has read."""
-        start, end = request.drafter_length, request.target_length
-        if self._drafts and start < end:
+        if not self._drafts:
+            return
+        start, end = self.drafter.settled(request.drafter_length), self.drafter.settled(request.target_length)
+        request.drafter_length = start
+        if start < end:
             self.round.lane.submit(self.drafter.prefill, request.drafter_pages, request.tokens[start:end], start)
             request.drafter_length = end
 

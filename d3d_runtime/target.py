@@ -55,12 +55,18 @@ class Target:
         return Verification(verdict, logits)
 
 
-def prefill(model: Decoder, cache: KVCache, request_pages: list[int], tokens: list[int], start: int) -> None:
-    """Writes the KV rows of `tokens`, which stand at positions `start` and on, in chunks."""
-    for begin in range(0, len(tokens), PREFILL_CHUNK):
-        chunk = tokens[begin : begin + PREFILL_CHUNK]
+def prefill(
+    model: Decoder, cache: KVCache, request_pages: list[int], tokens: list[int], start: int, block: int = 1
+) -> None:
+    """Writes the KV rows of `tokens`, which stand at positions `start` and on, in chunks.
+
+    block: a token sees up to the end of its own block of so many positions; start and the end are borders of blocks.
+    """
+    step = max(1, PREFILL_CHUNK // block) * block
+    for begin in range(0, len(tokens), step):
+        chunk = tokens[begin : begin + step]
         positions = torch.arange(start + begin, start + begin + len(chunk), device=cache.device)[None]
         pages = cache.table([request_pages], start + begin + len(chunk))
-        mask = first_slots_mask(positions + 1, pages.num_slots, cache.dtype)
+        mask = first_slots_mask((positions // block + 1) * block, pages.num_slots, cache.dtype)
         attention = PagedAttention(cache, pages.physical(positions), pages.table, mask)
         model(torch.tensor([chunk], device=cache.device), positions, attention)

@@ -12,6 +12,7 @@ import click
 
 from d3d_runtime.cli.console import Waiting
 from d3d_runtime.errors import UserError
+from d3d_runtime.models.hub import hub_name_of
 from d3d_runtime.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
 MODES = ("auto", "autoregressive", "sync", "async")
 DTYPES = ("float32", "bfloat16", "float64")
 DEFAULTS = SamplingParams()
+ENGINE_FLAGS = (  # those that are Engine arguments of the same name
+    "target",
+    "drafter",
+    "device",
+    "dtype",
+    "weights",
+    "block_size",
+    "mask_token_id",
+    "logit_shift",
+    "clean_attention",
+)
 
 
 class TokenBias(click.ParamType):
@@ -53,14 +65,19 @@ def _number(flag: str, kind: type, help: str) -> Callable:
 debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 
 engine_options = _together(
-    click.option("--target", metavar="FOLDER", help="Model to decode with.  [default: the embedded pair]"),
+    click.option("--target", metavar="PATH", help="Model folder or .gguf file.  [default: the embedded pair]"),
     click.option(
         "--drafter",
         metavar="FOLDER",
         help="Its block-diffusion drafter, or 'none'.  [default: the embedded pair's]",
     ),
+    click.option("--block-size", type=int, metavar="L", help="Of the drafter, where its config does not say."),
+    click.option("--mask-token-id", type=int, metavar="ID", help="The same."),
+    click.option("--logit-shift/--no-logit-shift", default=None, help="The same."),
+    click.option("--clean-attention", type=click.Choice(("causal", "block_causal")), help="The same."),
     click.option("--device", default="cpu", show_default=True, help="cpu or cuda."),
     click.option("--dtype", type=click.Choice(DTYPES), help="Number format.  [default: the engine's choice]"),
+    click.option("--weights", type=click.Choice(("int8",)), help="Matrices in one byte a number (bfloat16, cpu)."),
     click.option(
         "--threads",
         type=click.IntRange(min=1),
@@ -105,8 +122,10 @@ def sampling_params(flags: dict[str, Any]) -> SamplingParams:
 
 
 def check_folder(flag: str, path: str | None) -> None:
-    """Raises UserError for a path that is no model folder, naming the one that was probably meant."""
-    if path is None:
+    """Raises UserError for a path that is no model, naming the one that was probably meant."""
+    if path is None or (Path(path).is_file() and Path(path).suffix == ".gguf"):
+        return
+    if not Path(path).exists() and hub_name_of(path) is not None:
         return
     if Path(path).is_dir():
         inside = sorted(config.parent for config in Path(path).glob("*/config.json"))
@@ -115,7 +134,7 @@ def check_folder(flag: str, path: str | None) -> None:
             raise UserError(f"{flag} {path!r}: this folder holds no model itself; did you mean {found}?")
         return
     if Path(path).exists():
-        raise UserError(f"{flag} {path!r}: this is a file; expected a Hugging Face model folder")
+        raise UserError(f"{flag} {path!r}: this is a file; expected a Hugging Face model folder, or a .gguf file")
     parent = Path(path).parent
     beside = [entry.name for entry in parent.iterdir() if entry.is_dir()] if parent.is_dir() else []
     near = get_close_matches(Path(path).name, beside, n=1, cutoff=0.5)
@@ -128,7 +147,7 @@ def open_engine(flags: dict[str, Any], **overrides: Any) -> Engine:
     check_folder("--target", flags["target"])
     if flags["drafter"] != "none":
         check_folder("--drafter", flags["drafter"])
-    arguments = {name: flags[name] for name in ("target", "drafter", "device", "dtype")}
+    arguments = {name: flags[name] for name in ENGINE_FLAGS}
     arguments["num_outcomes"] = flags["outcomes"]
     with Waiting("loading") as progress:
         import torch

@@ -8,6 +8,10 @@ Invariant: `request.drafter_length` tokens have their clean KV in the cache, at 
 
 A branch sees the committed prefix, the path to its node m, g and its own masks; no other branch. After the verdict
 `keep` packs the rows of the accepted path, and of the branch's g on a hit, into their positions.
+
+With `clean_attention: block_causal` a clean token sees to the end of its own block of block_size positions, as far as
+tokens are committed. The KV of an unfinished block changes with every token that joins it, so only whole blocks are
+settled and the rest is fed again with each draft; such a drafter cannot draft behind tokens that are not committed.
 """
 
 from __future__ import annotations
@@ -27,8 +31,20 @@ from d3d_runtime.target import prefill
 
 
 class DiffusionDrafter:
-    def __init__(self, model: Decoder, cache: KVCache, diffusion: DiffusionConfig, num_candidates: int):
+    """vocab_size: the target's, None if it is the drafter's own. They may differ by padding: ids that the target does
+    not have are never drafted, and those that the drafter does not have it reads as masks."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        cache: KVCache,
+        diffusion: DiffusionConfig,
+        num_candidates: int,
+        vocab_size: int | None = None,
+    ):
         self.model, self.cache, self.diffusion, self.num_candidates = model, cache, diffusion, num_candidates
+        self.vocab_size = min(vocab_size or model.config.vocab_size, model.config.vocab_size)
+        self._reads_all = vocab_size is None or vocab_size <= model.config.vocab_size
 
     @property
     def draft_length(self) -> int:
@@ -38,9 +54,14 @@ class DiffusionDrafter:
         """Rows a request needs behind its committed tokens."""
         return max(self.diffusion.num_masks, self._frontier_rows(num_nodes, num_outcomes))
 
+    def settled(self, length: int) -> int:
+        """Of `length` tokens whose clean KV is there, how many are never fed again."""
+        return length - length % self.diffusion.clean_block
+
     def prefill(self, pages: list[int], tokens: list[int], start: int) -> None:
-        """Clean KV rows of `tokens`, which stand at positions `start` and on."""
-        prefill(self.model, self.cache, pages, tokens, start)
+        """Clean KV rows of `tokens`, which stand at positions `start` and on: whole blocks, both ends settled."""
+        readable = self._readable(torch.tensor(tokens)).tolist()
+        prefill(self.model, self.cache, pages, readable, start, self.diffusion.clean_block)
 
     def draft(self, batch: DraftBatch) -> dk.Candidates:
         """Candidates [B, L, K] for the positions behind each root. Afterwards the cache lacks nothing."""
@@ -53,10 +74,12 @@ class DiffusionDrafter:
         exists = row >= (clean - counts)[:, None]
         mask_id = self.diffusion.mask_token_id
         rows = [[0] * (clean - len(tokens)) + tokens + [mask_id] * masks for tokens in lacking]
-        token_ids = torch.tensor(rows, device=batch.device)
+        token_ids = self._readable(torch.tensor(rows, device=batch.device))
 
         pages = self.cache.table(batch.drafter_pages, batch.longest + masks)
-        limits = torch.where(row < clean, positions + 1, root[:, None] + 1 + masks).where(exists, 1)
+        block = self.diffusion.clean_block
+        block_end = torch.minimum((positions // block + 1) * block, root[:, None] + 1)
+        limits = torch.where(row < clean, block_end, root[:, None] + 1 + masks).where(exists, 1)
         mask = first_slots_mask(limits, pages.num_slots, self.cache.dtype)
         slots = write_slots(pages.physical(positions.where(exists, -1)))
         hidden = self.model(token_ids, positions.clamp(min=0), PagedAttention(self.cache, slots, pages.table, mask))
@@ -75,7 +98,7 @@ class DiffusionDrafter:
         # Every row sees the root at least, so that none is without anything to see.
         mask = dk.dense_mask(rows.mask_bits, (root + 1).clamp(min=1), pages.num_slots, self.cache.dtype)
         attention = PagedAttention(self.cache, write_slots(rows.slots), pages.table, mask)
-        hidden = self.model(rows.token_ids, rows.positions, attention)[:, nodes - 1 :]
+        hidden = self.model(self._readable(rows.token_ids), rows.positions, attention)[:, nodes - 1 :]
 
         hidden = hidden.unflatten(1, (branches, block)).flatten(0, 1)
         request = rows.request_ids.flatten().clamp(min=0).long()
@@ -114,11 +137,17 @@ class DiffusionDrafter:
     def _candidates(
         self, hidden: Tensor, sampling: dk.SamplingTensors, positions: Tensor, penalties: dk.Penalties | None
     ) -> dk.Candidates:
+        mask_id = self.diffusion.mask_token_id
         return dk.draft_candidates(
-            self.model.logits(hidden),
+            self.model.logits(hidden)[..., : self.vocab_size],
             self.num_candidates,
             sampling,
             positions,
             penalties=penalties,
-            mask_token_id=self.diffusion.mask_token_id,
+            mask_token_id=mask_id if mask_id < self.vocab_size else -1,
         )
+
+    def _readable(self, token_ids: Tensor) -> Tensor:
+        if self._reads_all:
+            return token_ids
+        return token_ids.where(token_ids < self.model.config.vocab_size, self.diffusion.mask_token_id)

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from d3d_runtime.models.config import ModelConfig
+from d3d_runtime.models.int8 import Int8Embedding
+from d3d_runtime.models.rope import frequencies
 
 BEYOND = 256  # positions behind the limit: drafts may reach there, tokens are cut before
 
@@ -102,17 +104,21 @@ class Decoder(nn.Module):
         return self.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.embed.weight if self.head is None else self.head.weight)
+        if self.head is not None:
+            return self.head(hidden)
+        if isinstance(self.embed, Int8Embedding):
+            return self.embed.project(hidden)
+        return F.linear(hidden, self.embed.weight)
 
     def _rotation_table(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """cos, sin [positions, D]: angles in float64, rounded once to the model's dtype; sin's first half negated."""
         if self._angles is None or self._angles[0].dtype != like.dtype or self._angles[0].device != like.device:
             config = self.config
-            frequencies = config.rope_theta ** -(
-                torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-            )
+            turns = frequencies(config.rope_theta, config.head_dim, config.rope_scaling)
             positions = torch.arange(config.max_position_embeddings + BEYOND, dtype=torch.float64)
-            angles = positions[:, None] * frequencies
+            angles = positions[:, None] * turns
             cos, sin = torch.cat((angles, angles), -1).cos(), torch.cat((-angles, angles), -1).sin()
+            if config.rope_scaling is not None:
+                cos, sin = cos * config.rope_scaling.amplitude, sin * config.rope_scaling.amplitude
             self._angles = (cos.to(like.device, like.dtype), sin.to(like.device, like.dtype))
         return self._angles

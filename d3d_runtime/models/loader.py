@@ -1,17 +1,17 @@
-"""Hugging Face folders in and out: safetensors names on disk, fused QKV and gate/up in memory."""
+"""Checkpoints in, Hugging Face folders out: their names on disk, fused QKV and gate/up weights in memory."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from d3d_runtime.errors import UserError
-from d3d_runtime.models.config import DiffusionConfig, ModelConfig, read_config, write_config
+from d3d_runtime.models.checkpoint import Checkpoint, open_checkpoint
+from d3d_runtime.models.config import DiffusionConfig, ModelConfig, parse_diffusion, write_config
 from d3d_runtime.models.decoder import Decoder
+from d3d_runtime.models.int8 import install
 from d3d_runtime.progress import Progress, silent
 
 # Fused parameter -> its parts on disk, stacked along dim 0.
@@ -45,44 +45,59 @@ def part_rows(config: ModelConfig, name: str, parameter: Tensor) -> tuple[int, .
 
 
 def load_model(
-    folder: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu", progress: Progress = silent
+    path: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu", progress: Progress = silent
 ) -> tuple[Decoder, DiffusionConfig | None]:
-    """Reads a model folder; `progress` hears of each weight that is in place.
+    """A model, and what its config says of drafting; see `load_decoder`."""
+    path = Path(path)
+    return load_decoder(path, dtype, device, progress), parse_diffusion(open_checkpoint(path).raw, path)
 
-    Raises UserError in one line for what is missing, truncated or of another shape.
+
+def load_decoder(
+    path: Path,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    progress: Progress = silent,
+    *,
+    int8_weights: bool = False,
+) -> Decoder:
+    """Reads a model folder or GGUF file, tensor by tensor into its place: no second copy of the weights exists.
+
+    `progress` hears of each weight that is in place. int8_weights: matrices are quantised as they come in. Raises
+    UserError in one line for what is missing, truncated or of another shape.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise UserError(f"model {str(folder)!r}: no such folder; expected a Hugging Face model folder")
-    config, diffusion = read_config(folder)
+    checkpoint = open_checkpoint(path)
+    config = checkpoint.config
     with torch.device("meta"):
         model = Decoder(config)
-    stored = dict(_read_tensors(folder))
+    check_shapes(checkpoint, model, path)
     state, parameters = {}, dict(model.named_parameters())
-    for name, parameter in parameters.items():
-        parts = []
-        for part, rows in zip(disk_names(name), part_rows(config, name, parameter)):
-            expected = (rows, *parameter.shape[1:])
-            if part not in stored:
-                raise UserError(f"model {str(folder)!r}: the weights have no tensor {part!r}")
-            if stored[part].shape != expected:
-                shape = tuple(stored[part].shape)
-                raise UserError(
-                    f"model {str(folder)!r}: {part!r} has the shape {shape}; config.json asks for {expected}"
-                )
-            parts.append(stored.pop(part).to(dtype))
-        state[name] = torch.cat(parts).to(device)
-        progress(f"loading {folder.name}", len(state), len(parameters))
-    # Biases, scales, more layers: without them the model would say something else.
-    unused = [
-        name for name in stored if name.startswith("model.") and not name.endswith("rotary_emb.inv_freq")
-    ]
-    if unused:
-        raise UserError(
-            f"model {str(folder)!r}: the weights have {unused[0]!r}, which config.json does not ask for"
-        )
+    for count, (name, parameter) in enumerate(parameters.items(), start=1):
+        whole = torch.empty(parameter.shape, dtype=dtype, device=device)
+        for part, place in zip(disk_names(name), whole.split(part_rows(config, name, parameter))):
+            place.copy_(checkpoint.read(part))
+        if int8_weights and whole.ndim == 2:
+            install(model, name.removesuffix(".weight"), whole)
+        else:
+            state[name] = whole
+        progress(f"loading {path.name}", count, len(parameters))
     model.load_state_dict(state, assign=True)
-    return model.requires_grad_(False).eval(), diffusion
+    return model.requires_grad_(False).eval()
+
+
+def check_shapes(checkpoint: Checkpoint, model: Decoder, path: Path) -> None:
+    """That the checkpoint has what the decoder needs, and nothing that would make it say something else."""
+    unused = dict(checkpoint.shapes)
+    for name, parameter in model.named_parameters():
+        for part, rows in zip(disk_names(name), part_rows(checkpoint.config, name, parameter)):
+            expected, shape = (rows, *parameter.shape[1:]), unused.pop(part, None)
+            if shape is None:
+                raise UserError(f"model {str(path)!r}: the weights have no tensor {part!r}")
+            if shape != expected:
+                raise UserError(f"model {str(path)!r}: {part!r} has the shape {shape}; config.json asks for {expected}")
+    # Biases, scales, more layers.
+    strange = [name for name in unused if name.startswith("model.") and not name.endswith("rotary_emb.inv_freq")]
+    if strange:
+        raise UserError(f"model {str(path)!r}: the weights have {strange[0]!r}, which config.json does not ask for")
 
 
 def save_model(
@@ -101,37 +116,3 @@ def save_model(
     folder.mkdir(parents=True, exist_ok=True)
     write_config(folder, model.config, diffusion)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def _read_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    from safetensors import SafetensorError, safe_open
-
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"model {str(folder)!r}: {index.name!r} holds no valid 'weight_map'") from None
-    else:
-        files = ["model.safetensors"]
-    for file in files:
-        path = folder / file
-        if not path.is_file():
-            raise UserError(f"model {str(folder)!r}: the weights file {file!r} is missing")
-        try:
-            with safe_open(path, framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118  (a handle, not a dict)
-                    yield name, tensors.get_tensor(name)
-        except SafetensorError as error:
-            raise UserError(f"model {str(folder)!r}: {file!r} {_what_it_is(path)} ({error})") from None
-
-
-def _what_it_is(path: Path) -> str:
-    """Of a file that is no safetensors: what it looks like, and the way out."""
-    with path.open("rb") as file:
-        begin = file.read(512)
-    if begin.startswith(b"version https://git-lfs"):
-        return "is a pointer of Git LFS, not the weights; git lfs pull fetches them"
-    if begin and all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in begin):
-        return "is a text file; expected safetensors weights"
-    return "is not a whole safetensors file; it was cut short or damaged, download it again"

@@ -8,27 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-import d3d_kernels as dk
-from d3d_runtime.kv_cache import KVCache
 from d3d_runtime.models.attention import MaskedAttention, causal_attention
 from d3d_runtime.models.config import ModelConfig
 from d3d_runtime.models.decoder import Decoder
-from d3d_runtime.paged_attention import PagedAttention, first_slots_mask
 from d3d_runtime.target import prefill
+from tests.models.paged import paged, paths_of, random_decoder, step, tree_step
 
 CONFIG = ModelConfig(50, 24, 40, 2, 6, 2, 8, 64, rope_theta=1000.0, rms_norm_eps=1e-5)
 EXACT = {"rtol": 0, "atol": 1e-11}
-
-
-def random_decoder(config: ModelConfig, seed: int = 0) -> Decoder:
-    """Float64, every weight random: norms that are all ones, or biases of zero, would hide what they do."""
-    generator = torch.Generator().manual_seed(seed)
-    model = Decoder(config).double().requires_grad_(False)
-    for name, weight in model.named_parameters():
-        weight.copy_(
-            torch.randn(weight.shape, generator=generator, dtype=torch.float64) * 0.5 + ("norm" in name)
-        )
-    return model
 
 
 def written_out(model: Decoder, tokens: list[int], positions: list[int], sees: list[list[bool]]) -> Tensor:
@@ -121,26 +108,6 @@ def test_positions_are_relative():
 PAGE_SIZES = [1, 3, 16]
 
 
-def paged(model: Decoder, page_size: int, requests: int, rows: int) -> tuple[KVCache, list[list[int]]]:
-    """A cache full of garbage, and scattered pages for each request."""
-    pages_each = -(-rows // page_size)
-    cache = KVCache(model.config, requests * pages_each + 3, page_size, torch.float64, torch.device("cpu"))
-    for layer in cache.rows:
-        layer.copy_(
-            torch.randn(layer.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 50
-        )
-    order = (torch.randperm(cache.num_pages - 1, generator=torch.Generator().manual_seed(4)) + 1).tolist()
-    return cache, [order[i * pages_each : (i + 1) * pages_each] for i in range(requests)]
-
-
-def step(model: Decoder, cache: KVCache, pages: list[list[int]], tokens: Tensor, first: Tensor) -> Tensor:
-    """Logits [B, Q, V] of `tokens` [B, Q] at positions first[b] and on, seeing what is before them."""
-    positions = first[:, None] + torch.arange(tokens.shape[1])
-    table = cache.table(pages, int(positions.max()) + 1)
-    mask = first_slots_mask(positions + 1, table.num_slots, cache.dtype)
-    return model.logits(model(tokens, positions, PagedAttention(cache, table.physical(positions), table.table, mask)))
-
-
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @pytest.mark.parametrize("chunk", [1, 4, 256])
 def test_chunked_prefill_and_decoding_equal_a_dense_forward(chunk, page_size, monkeypatch):
@@ -165,23 +132,12 @@ def test_tree_rows_equal_a_dense_forward_of_each_path(page_size):
     parents = [-1, 0, 0, 1, 1, 3, 2]
     tokens = torch.randint(50, (7,), generator=torch.Generator().manual_seed(5))
     prefix = torch.randint(50, (9,), generator=torch.Generator().manual_seed(6))
-    paths = []
-    for node, parent in enumerate(parents):
-        paths.append((paths[parent] if parent >= 0 else []) + [node])
-    bits = torch.tensor([[[sum(1 << ancestor for ancestor in path)] for path in paths]], dtype=torch.int32)
-
     model = random_decoder(CONFIG)
-    cache, pages = paged(model, page_size, requests=1, rows=16)
-    prefill(model, cache, pages[0], prefix.tolist(), 0)
-    table = cache.table(pages, 16)
-    mask = dk.dense_mask(bits, torch.tensor([9]), table.num_slots, cache.dtype)
-    positions = torch.tensor([[8 + len(path) for path in paths]])
-    slots = table.physical(9 + torch.arange(7)[None])
-    hidden = model(tokens[None], positions, PagedAttention(cache, slots, table.table, mask))
-    for node, path in enumerate(paths):
+    hidden = tree_step(model, page_size, prefix, tokens, parents)
+    for node, path in enumerate(paths_of(parents)):
         line = torch.cat((prefix, tokens[path]))
         dense = model(line[None], torch.arange(len(line))[None], causal_attention)
-        torch.testing.assert_close(hidden[0, node], dense[0, -1], **EXACT)
+        torch.testing.assert_close(hidden[node], dense[0, -1], **EXACT)
 
 
 def test_pages_map_logical_slots():

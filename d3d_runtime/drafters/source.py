@@ -1,0 +1,89 @@
+"""Which drafter a name means, what is known of it before its weights are read, and how it is made for a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from d3d_runtime.drafters.diffusion import DiffusionDrafter
+from d3d_runtime.errors import UserError
+from d3d_runtime.kv_cache import KVCache
+from d3d_runtime.models.checkpoint import open_checkpoint
+from d3d_runtime.models.config import DiffusionSettings, ModelConfig, parse_diffusion
+from d3d_runtime.models.decoder import Decoder
+from d3d_runtime.models.tokenizer import Tokenizer
+
+NUM_CANDIDATES = 8
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a drafter is made with: its target, and the engine's ways to load weights and to make a KV pool."""
+
+    target: Decoder
+    tokenizer: Tokenizer | None
+    load: Callable[[Path], Decoder]
+    new_cache: Callable[[ModelConfig], KVCache]
+
+
+class DrafterSource(Protocol):
+    drafts_ahead: bool  # it can draft behind outcomes that have not come true yet
+    block_size: int
+    config: ModelConfig | None  # of its weights, if it has any
+
+    def make(self, around: Surroundings) -> DiffusionDrafter:
+        """Raises UserError, in one line, if it does not fit the target."""
+
+
+def open_drafter(path: Path, settings: DiffusionSettings) -> DrafterSource:
+    """settings: what the user says about it; what they leave open its config says."""
+    return DiffusionSource(path, settings)
+
+
+class DiffusionSource:
+    """A stand-alone block-diffusion model."""
+
+    def __init__(self, path: Path, settings: DiffusionSettings):
+        checkpoint = open_checkpoint(path)
+        diffusion = parse_diffusion(checkpoint.raw, path, settings)
+        if diffusion is None:
+            raise UserError(
+                f"drafter {str(path)!r}: config.json has no 'block_size'; this is a plain model, not a d3d drafter, or "
+                "one that does not say so: pass block_size, mask_token_id and logit_shift (`d3d doctor --drafter` "
+                "finds them)"
+            )
+        self.path, self.config, self.diffusion = path, checkpoint.config, diffusion
+        self.block_size = diffusion.block_size
+        self.drafts_ahead = diffusion.clean_attention == "causal"
+
+    def make(self, around: Surroundings) -> DiffusionDrafter:
+        wanted = around.target.config
+        check_vocabulary(self.path, self.config.vocab_size, wanted.vocab_size, around.tokenizer)
+        if self.config.max_position_embeddings < wanted.max_position_embeddings:
+            raise UserError(
+                f"drafter: it was made for {self.config.max_position_embeddings} positions, the target for "
+                f"{wanted.max_position_embeddings}"
+            )
+        model = around.load(self.path)
+        cache = around.new_cache(self.config)
+        return DiffusionDrafter(model, cache, self.diffusion, NUM_CANDIDATES, vocab_size=wanted.vocab_size)
+
+
+def check_vocabulary(path: Path, size: int, target_size: int, target_tokenizer: Tokenizer | None) -> None:
+    """Both models must mean the same by a token id. Sizes may differ by padding if the tokenizers say so."""
+    own = Tokenizer(path) if Tokenizer.exists(path) else None
+    if own is not None and target_tokenizer is not None:
+        difference = own.first_difference(target_tokenizer)
+        if difference is not None:
+            token_id, ours, theirs = difference
+            raise UserError(
+                f"drafter {str(path)!r}: its tokenizer is not the target's: token {token_id} is {ours!r} there and "
+                f"{theirs!r} in the target"
+            )
+    elif size != target_size:
+        raise UserError(
+            f"drafter: its vocabulary has {size} tokens, the target's {target_size}; padding would be fine, but only "
+            "two tokenizers can tell, and one is missing"
+        )
