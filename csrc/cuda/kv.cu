@@ -98,5 +98,5 @@ int d3d_rollback_kv_cuda(const d3d_rollback_kv_args* args, void* stream) {
   const int64_t blocks = (buffers > 0 ? buffers : 1) * a.num_requests;
   if (blocks == 0) return D3D_OK;
   if (blocks > INT32_MAX) return D3D_ERROR_ARGUMENT;
-  return gpu::launch(gpu::rollback_kv_kernel, a, {blocks, 1}, gpu::kMoveThreads, 0, stream);
+  return gpu::launch(gpu::rollback_kv_kernel, a, {blocks, 1}, gpu::kMoveThreads, stream);
 }
