@@ -1,4 +1,6 @@
 // frontier, dense_mask and packed_mask: a block for each request, or row.
+#include <algorithm>
+
 #include "d3d/frontier.h"
 #include "launch.cuh"
 
@@ -68,6 +70,6 @@ int d3d_packed_mask_cuda(const d3d_packed_mask_args* args, void* stream) {
   using namespace d3d;
   if (!args) return D3D_ERROR_ARGUMENT;
   if (const int error = check_packed_mask(*args)) return error;
-  const int64_t teams = larger<int64_t>(args->num_requests, 1);
+  const int64_t teams = std::max<int64_t>(args->num_requests, 1);
   return gpu::launch(gpu::packed_mask_kernel, *args, {teams, 1}, gpu::kMaskThreads, stream);
 }

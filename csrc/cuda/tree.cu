@@ -3,6 +3,8 @@
 // draft_tree: a team for each drafted position leaves its candidates; the one that arrives last at a request
 // grows its tree, in the shared memory that the histogram of a row has no more use for. The others: a block
 // for each request. The search itself is one thread's.
+#include <algorithm>
+
 #include "d3d/tree.h"
 #include "draft.cuh"
 
@@ -55,7 +57,7 @@ __global__ void __launch_bounds__(kMatchThreads)
 }
 
 Grid draft_tree_grid(const Device& device, const d3d_draft_args& a) {
-  return row_grid(device, kDrafts, a.num_rows * larger<int64_t>(a.num_positions, 1), a.penalties);
+  return row_grid(device, kDrafts, a.num_rows * std::max<int64_t>(a.num_positions, 1), a.penalties);
 }
 
 // Places the candidates that the caller does not want to keep, and the penalised rows, in the workspace;
