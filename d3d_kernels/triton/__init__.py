@@ -17,8 +17,9 @@ if isinstance(triton.language.sum, triton.JITFunction) is INTERPRETED:
 
 from .draft_candidates import draft_candidates
 from .draft_tree import draft_tree
+from .move_kv import move_kv, rollback_kv
 from .sample import sample
 from .verify_chain import verify_chain
 from .verify_tree import verify_tree
 
-__all__ = ["draft_candidates", "draft_tree", "sample", "verify_chain", "verify_tree"]
+__all__ = ["draft_candidates", "draft_tree", "move_kv", "rollback_kv", "sample", "verify_chain", "verify_tree"]

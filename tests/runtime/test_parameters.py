@@ -156,7 +156,6 @@ def test_vocabularies_must_agree(pair, text_pair):
     ("changes", "message"),
     [
         ({"max_position_embeddings": 100}, "drafter: it was made for 100 positions, the target for 192"),
-        ({"clean_attention": "block_causal"}, "clean_attention 'block_causal' is not supported yet"),
     ],
 )
 def test_drafters_that_cannot_follow_the_target(changes, message, pair, tmp_path):

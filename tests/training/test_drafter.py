@@ -57,7 +57,8 @@ def test_training_rows_are_the_serving_pass(shift, batch, monkeypatch):
         for block, anchor in enumerate(anchors[b].tolist()):
             request = Request("r", row[: anchor + 1], SamplingParams(), frozenset(), 9, None)
             request.drafter_pages = serving.cache.allocate(anchor + 1 + diffusion.block_size)
-            serving.prefill(request)
+            serving.prefill(request.drafter_pages, request.tokens[:-1], 0)
+            request.drafter_length = anchor
             served = serving.draft(ServingBatch([request], torch.device("cpu")))[0]
             first = length + block * masks
             slots = [*([anchor] if shift else []), *range(first, first + masks)]
