@@ -13,7 +13,7 @@ import warnings
 
 import click
 
-from d3d_runtime.cli import bench, chat, doctor, generate, train
+from d3d_runtime.cli import bench, chat, doctor, generate, prune, train
 from d3d_runtime.cli.console import notes
 from d3d_runtime.cli.options import debug_option
 from d3d_runtime.errors import UserError
@@ -51,7 +51,7 @@ def app() -> None:
     """
 
 
-for module in (generate, chat, bench, train, doctor):
+for module in (generate, chat, bench, train, prune, doctor):
     app.add_command(module.command)
 
 

@@ -13,16 +13,21 @@ from typing import Any
 
 import click
 
+from d3d_runtime.cli.calibration import prompt_file_option, target_text
 from d3d_runtime.cli.console import Waiting, output
-from d3d_runtime.cli.options import debug_option
+from d3d_runtime.cli.options import check_folder, debug_option
+from d3d_runtime.errors import UserError
 
 EPILOG = """\b
 Examples:
   d3d doctor
   d3d doctor --json | python3 -m json.tool
+  d3d doctor --drafter D3D-1.7B-8B --target Qwen3-8B
 
 Exit code 0 only if the embedded pair answered a question here."""
 
+PROBE_TEXTS = 8
+SOME = 0.3  # tokens of a block; below this a setting is noise
 OK, NOTE, BROKEN = "ok", "note", "broken"
 STYLES = {OK: "green", NOTE: "yellow", BROKEN: "bold red"}
 
@@ -52,9 +57,17 @@ class Finding:
 
 @click.command("doctor", epilog=EPILOG, short_help="Check this machine and the installation.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--drafter", metavar="PATH", help="Try what a drafter's config does not say, and recommend.")
+@click.option("--target", metavar="PATH", help="Its target, whose text it should guess (with --drafter).")
+@prompt_file_option
 @debug_option
-def command(as_json: bool) -> int:
-    """Check versions, kernels, processor, GPU and the embedded pair, and run it once."""
+def command(as_json: bool, drafter: str | None, target: str | None, prompt_file: str | None) -> int | None:
+    """Check versions, kernels, processor, GPU and the embedded pair, and run it once.
+
+    With --drafter: find out how that drafter has to be run instead.
+    """
+    if drafter is not None:
+        return _probe(drafter, target, prompt_file, as_json)
     findings = []
     for check in CHECKS:
         for finding in _guarded(check):
@@ -69,6 +82,30 @@ def command(as_json: bool) -> int:
     else:
         output().print("The main job cannot run here; see what is broken above.", style="bold red")
     return 0 if healthy else 1
+
+
+def _probe(drafter: str, target: str | None, prompt_file: str | None, as_json: bool) -> None:
+    if target is None:
+        raise UserError("--target: expected the drafter's target with --drafter; its text is what the drafter guesses")
+    check_folder("--drafter", drafter)
+    check_folder("--target", target)
+    with Waiting("reading the target's answers") as progress:
+        import torch
+
+        from d3d_runtime.training.probe import probe
+
+        text = target_text(Path(target), prompt_file, PROBE_TEXTS, progress=progress)
+        found = probe(Path(drafter), Path(target), text, "cpu", torch.float32, progress)
+    if as_json:
+        rows = [asdict(each.diffusion) | {"accepted": each.accepted, "flags": each.flags()} for each in found]
+        click.echo(json.dumps({"recommended": rows[0] if found[0].accepted >= SOME else None, "tried": rows}, indent=2))
+        return
+    for each in found:
+        output().print(f"{each.accepted:7.2f} tokens of a block  {each.flags()}")
+    if found[0].accepted >= SOME:
+        output().print(f"Run it with {found[0].flags()}", style="green")
+    else:
+        output().print("None of these settings guesses anything: is this a drafter of that target?", style="bold red")
 
 
 def _guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

@@ -60,11 +60,23 @@ def block_rows(batch: Batch, anchors: Tensor, diffusion: DiffusionConfig) -> tup
     anchor_of_row = anchors.repeat_interleave(masks, dim=1)
     block_of_row = torch.arange(anchors.shape[1]).repeat_interleave(masks)
     clean = torch.arange(length)
+    block_end = (clean // diffusion.clean_block + 1) * diffusion.clean_block
     sees = torch.zeros(rows, 1, positions.shape[1], positions.shape[1], dtype=torch.bool)
-    sees[:, 0, :length, :length] = clean[:, None] >= clean
+    sees[:, 0, :length, :length] = clean < block_end[:, None]
     sees[:, 0, length:, :length] = clean <= anchor_of_row[:, :, None]
     sees[:, 0, length:, length:] = block_of_row[:, None] == block_of_row
     return token_ids, positions, sees
+
+
+def predicting_rows(batch: Batch, anchors: Tensor, diffusion: DiffusionConfig) -> Tensor:
+    """[B, A, L] i64: the row of the layout above that predicts each token behind an anchor.
+
+    Without logit shift the anchor predicts nothing and slot j predicts token j.
+    """
+    count = anchors.shape[1]
+    masks = batch.token_ids.shape[1] + torch.arange(count * diffusion.num_masks).view(count, -1)
+    rows = torch.cat((anchors[:, :, None], masks.expand(len(anchors), -1, -1)), dim=2)
+    return rows if diffusion.logit_shift else rows[:, :, 1:]
 
 
 def drafter_loss(
@@ -83,12 +95,10 @@ def drafter_loss(
     p is the target's distribution after the true text, which is what verification compares with.
     """
     length, slots = batch.token_ids.shape[1], torch.arange(diffusion.block_size)
-    first = 0 if diffusion.logit_shift else 1  # without the shift the anchor predicts nothing and slot j predicts j
     token_ids, positions, sees = block_rows(batch, anchors, diffusion)
     hidden = drafter(token_ids, positions, MaskedAttention(sees))
 
-    mask_rows = length + torch.arange(anchors.shape[1] * diffusion.num_masks).view(anchors.shape[1], -1)
-    rows = torch.cat((anchors[:, :, None], mask_rows.expand(len(anchors), -1, -1)), dim=2)[:, :, first:]
+    rows = predicting_rows(batch, anchors, diffusion)
     before = anchors[:, :, None] + slots[: diffusion.draft_length]  # the position whose true next token is predicted
     inside = (before + 1 < batch.lengths[:, None, None]).flatten()
     weight = torch.exp(-slots[: diffusion.draft_length] / gamma).expand_as(before).flatten()[inside]
