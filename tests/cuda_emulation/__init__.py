@@ -88,15 +88,15 @@ def backend(multiprocessors: int, clusters: bool) -> Compiled:
 @contextmanager
 def registered(name: str, found: Compiled):
     """While this lasts, ``backend=name`` runs it on CPU tensors."""
-    load = registry.load
-    registry.DEVICES[name] = ("cpu",)
+    load, devices, backends = registry.load, registry.devices, registry.BACKENDS
+    registry.BACKENDS = (*backends, name)
+    registry.devices = lambda wanted: ("cpu",) if wanted == name else devices(wanted)
     registry.load = lambda wanted: found if wanted == name else load(wanted)
     registry._kernels.clear()
     try:
         yield
     finally:
-        registry.load = load
-        del registry.DEVICES[name]
+        registry.load, registry.devices, registry.BACKENDS = load, devices, backends
         registry._kernels.clear()
 
 

@@ -50,6 +50,7 @@ def flat_arguments() -> dict[str, tuple]:
         "dense_mask": (tree[4], positions % 7, 9, torch.float16),
         "packed_mask": (tree[4], positions % 7, 9, tree[3]),
         "move_kv": (cache[:2], cache[2:], "NHD", [], [], slots, slots - 1, counts),
+        "rollback_kv": (cache[:2], cache[2:], "NHD", [], [], tree[0], *verdict, 0, 0),
     }
 
 
@@ -62,7 +63,7 @@ def test_opcheck(op: str) -> None:
 WRITTEN = {"sample": {"status"}, "build_tree": {"links"}, "draft_tree": {"candidates", "links"}}
 
 
-@pytest.mark.parametrize("op", [op for op in registry.OPS if op != "move_kv"])
+@pytest.mark.parametrize("op", [op for op in registry.OPS if not op.endswith("_kv")])
 def test_the_registered_op_is_the_public_one(op: str) -> None:
     """Called through torch.ops, traced, and called directly: the same bits."""
     arguments = CORRECT[op]()

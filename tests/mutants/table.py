@@ -12,6 +12,7 @@ from dataclasses import dataclass
 TREE, KV = "csrc/include/d3d/tree.h", "csrc/include/d3d/kv.h"
 CHAIN, FRONTIER = "csrc/include/d3d/chain.h", "csrc/include/d3d/frontier.h"
 ROW, VOCAB, FILTER = "csrc/include/d3d/row.h", "csrc/include/d3d/vocab.h", "csrc/include/d3d/filter.h"
+TOKEN = "csrc/include/d3d/token.h"
 PHILOX, PENALTIES = "csrc/include/d3d/philox.h", "csrc/include/d3d/penalties.h"
 REFERENCE = "d3d_kernels/reference/vocab.py"
 
@@ -155,15 +156,15 @@ MUTANTS = (
     Mutant(
         "rows copied from the last to the first",
         KV,
-        "for (int64_t j = 0; j < count; ++j)",
-        "for (int64_t j = count - 1; j >= 0; --j)",
+        "for (int64_t j = 0; j < moves.count; ++j)",
+        "for (int64_t j = moves.count - 1; j >= 0; --j)",
         MOVE_KV + "test_failure_20_in_place_moves_with_overlapping_ranges[cpu-NHD]",
     ),
     Mutant(
         "a slot one past the last page",
         KV,
-        "source >= slots || target >= slots",
-        "source > slots || target > slots",
+        "move.source < count &&",
+        "move.source <= count &&",
         NATIVE + "abi-address",
         default=False,
     ),
@@ -199,7 +200,7 @@ MUTANTS = (
     ),
     Mutant(
         "tied candidates by the larger id",
-        VOCAB,
+        TOKEN,
         "(x == other.x && id < other.id)",
         "(x == other.x && id > other.id)",
         ROWS_FAIL + "test_failure_14_argmax_ties_go_to_the_lowest_id[cpu-torch.float32-0.0-3.0]",
@@ -208,7 +209,7 @@ MUTANTS = (
     # ---- filters ----
     Mutant(
         "top-k drops ties on its border",
-        VOCAB,
+        TOKEN,
         "return s >= floor && (",
         "return s > floor && (",
         CANDIDATES + "test_borders_of_the_filters[cpu-{'top_k': 2}-3]",
@@ -231,7 +232,7 @@ MUTANTS = (
     ),
     Mutant(
         "min-p drops its border",
-        VOCAB,
+        TOKEN,
         "relative_weight(s, top) >= min_p",
         "relative_weight(s, top) > min_p",
         CANDIDATES + "test_borders_of_the_filters[cpu-{'min_p': 0.5}-3]",

@@ -19,7 +19,7 @@ struct TeamScratch {
       : histogram(kDigits, 0x5555),
         penalised(static_cast<size_t>(vocab) + ThreadTeam::kTile, 1e9),
         marks(static_cast<size_t>(vocab), 0),
-        tokens(static_cast<size_t>(candidates)) {}
+        tokens(static_cast<size_t>(larger<int64_t>(candidates, 2 * kPool))) {}
 };
 
 struct TeamRow {
@@ -58,8 +58,8 @@ int32_t sample_by_team(ThreadTeam& team, const TeamRow& task, int64_t position, 
   int32_t token = -1;
   with_team_row<Logit>(team, task, scratch, [&](const auto& row, const SamplingParams& params) {
     using Real = typename std::decay_t<decltype(row)>::Real;
-    Token<Real>* const no_heap = nullptr;
-    token = sample_row(team, row, params, position, no_heap, scratch.histogram.data());
+    auto* const tokens = reinterpret_cast<Token<Real>*>(scratch.tokens.data());
+    token = sample_row(team, row, params, position, tokens, scratch.histogram.data());
   });
   return token;
 }

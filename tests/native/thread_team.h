@@ -69,8 +69,10 @@ class ThreadTeam {
     return before;
   }
 
-  void add(uint64_t& target, uint64_t value) {
-    std::atomic_ref<uint64_t>(target).fetch_add(value, std::memory_order_relaxed);
+  void add(uint64_t& target, uint64_t value) { claim(target, value); }
+
+  uint64_t claim(uint64_t& counter, uint64_t amount = 1) {
+    return std::atomic_ref<uint64_t>(counter).fetch_add(amount, std::memory_order_relaxed);
   }
 
   bool arrives_last(uint32_t& counter, uint32_t count, Where where = Where::current()) {
