@@ -45,8 +45,8 @@ class Engine:
     """Runs a target with a drafter, token-identical to the target alone.
 
     target, drafter: model folders or .gguf files; None is the embedded pair (a target given without a drafter runs
-    plain), drafter "none" runs the target alone. mode: "auto", "autoregressive", "sync", "async" or "pingpong". dtype:
-    None is float32.
+    plain), drafter "none" runs the target alone, "ngram" looks drafts up in the text so far. mode: "auto",
+    "autoregressive", "sync", "async" or "pingpong". dtype: None is float32.
     drafter_device: None puts the drafter beside the target, in modes that overlap them on a CPU in a process of its own
     ("process"); "cpu" keeps it in this process, where two threads share one interpreter.
     num_nodes, num_outcomes: N and E of a round, None lets the engine choose. max_batch_size: requests in one round.

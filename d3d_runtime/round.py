@@ -19,7 +19,7 @@ from torch import Tensor
 
 import d3d_kernels as dk
 from d3d_runtime.batch import Batch
-from d3d_runtime.drafters.diffusion import DiffusionDrafter
+from d3d_runtime.drafters.drafter import Drafter
 from d3d_runtime.lanes import Lane, Stopwatch, Ticket, one_core
 from d3d_runtime.metrics import RoundReport, RoundTimes
 from d3d_runtime.policy import Plan
@@ -39,7 +39,7 @@ class Ahead:
 class Round:
     """lane: where the drafter runs; it overlaps in `async` and `pingpong`."""
 
-    def __init__(self, target: Target, drafter: DiffusionDrafter | None, lane: Lane):
+    def __init__(self, target: Target, drafter: Drafter | None, lane: Lane):
         self.target, self.drafter, self.lane = target, drafter, lane
 
     @torch.inference_mode()
@@ -161,7 +161,7 @@ class Round:
 class Drafting:
     """Rows that the lane drafts from their roots."""
 
-    drafter: DiffusionDrafter
+    drafter: Drafter
     batch: Batch
     ticket: Ticket
 
@@ -171,7 +171,7 @@ class Drafting:
     def receive(self, candidates: dk.Candidates) -> None:
         for request, draft in zip(self.batch.requests, zip(candidates.token_ids, candidates.scores)):
             request.draft = draft
-            request.drafter_length = self.drafter.settled(len(request.tokens))
+            request.drafter_length = self.drafter.settled_by_draft(len(request.tokens))
 
 
 def root_only(batch: Batch) -> dk.DraftTree:

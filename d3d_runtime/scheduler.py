@@ -16,7 +16,7 @@ from collections import deque
 import torch
 
 from d3d_runtime.batch import Batch
-from d3d_runtime.drafters.diffusion import DiffusionDrafter
+from d3d_runtime.drafters.drafter import Drafter
 from d3d_runtime.errors import UserError
 from d3d_runtime.kv_cache import KVCache
 from d3d_runtime.lanes import Stopwatch
@@ -34,7 +34,7 @@ class Scheduler:
     def __init__(
         self,
         target: Target,
-        drafter: DiffusionDrafter | None,
+        drafter: Drafter | None,
         round_: Round,
         policy: Policy,
         max_batch_size: int,
@@ -205,7 +205,11 @@ class Scheduler:
         request.draft = None
 
     def _pools(self) -> list[KVCache]:
-        return [self.target.cache] + ([self.drafter.cache] if self.drafter is not None else [])
+        return [self.target.cache] + ([self.drafter.cache] if self._drafter_keeps else [])
+
+    @property
+    def _drafter_keeps(self) -> bool:
+        return self.drafter is not None and self.drafter.cache is not None
 
     @property
     def _drafts(self) -> bool:
@@ -215,10 +219,10 @@ class Scheduler:
         """Rows in each pool of a request of so many tokens, through its next round."""
         nodes = max(plan.num_nodes for plan in self.policy.plans)
         rows = [tokens - 1 + nodes]
-        if self._drafts:
+        if self._drafts and self._drafter_keeps:
             outcomes = max(plan.num_outcomes for plan in self.policy.plans)
             rows.append(tokens + self.drafter.scratch_rows(nodes, outcomes))
-        elif self.drafter is not None:  # a prefix may bring some, for a later request that drafts
+        elif self._drafter_keeps:  # a prefix may bring some, for a later request that drafts
             rows.append(0)
         return rows
 

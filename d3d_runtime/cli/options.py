@@ -68,8 +68,8 @@ engine_options = _together(
     click.option("--target", metavar="PATH", help="Model folder or .gguf file.  [default: the embedded pair]"),
     click.option(
         "--drafter",
-        metavar="FOLDER",
-        help="Its block-diffusion drafter, or 'none'.  [default: the embedded pair's]",
+        metavar="PATH",
+        help="Its block-diffusion drafter, 'ngram' or 'none'.  [default: the embedded pair's]",
     ),
     click.option("--block-size", type=int, metavar="L", help="Of the drafter, where its config does not say."),
     click.option("--mask-token-id", type=int, metavar="ID", help="The same."),
@@ -145,7 +145,7 @@ def check_folder(flag: str, path: str | None) -> None:
 def open_engine(flags: dict[str, Any], **overrides: Any) -> Engine:
     """The engine a command's flags ask for; `overrides` are Engine arguments that win over them."""
     check_folder("--target", flags["target"])
-    if flags["drafter"] != "none":
+    if flags["drafter"] not in ("none", "ngram"):
         check_folder("--drafter", flags["drafter"])
     arguments = {name: flags[name] for name in ENGINE_FLAGS}
     arguments["num_outcomes"] = flags["outcomes"]

@@ -34,6 +34,8 @@ class DiffusionDrafter:
     """vocab_size: the target's, None if it is the drafter's own. They may differ by padding: ids that the target does
     not have are never drafted, and those that the drafter does not have it reads as masks."""
 
+    taps = ()
+
     def __init__(
         self,
         model: Decoder,
@@ -58,7 +60,10 @@ class DiffusionDrafter:
         """Of `length` tokens whose clean KV is there, how many are never fed again."""
         return length - length % self.diffusion.clean_block
 
-    def prefill(self, pages: list[int], tokens: list[int], start: int) -> None:
+    def settled_by_draft(self, length: int) -> int:
+        return self.settled(length)
+
+    def prefill(self, pages: list[int], tokens: list[int], start: int, features: Tensor | None = None) -> None:
         """Clean KV rows of `tokens`, which stand at positions `start` and on: whole blocks, both ends settled."""
         readable = self._readable(torch.tensor(tokens)).tolist()
         prefill(self.model, self.cache, pages, readable, start, self.diffusion.clean_block)

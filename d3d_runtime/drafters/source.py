@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from d3d_runtime.drafters.diffusion import DiffusionDrafter
+from d3d_runtime.drafters.drafter import Drafter
+from d3d_runtime.drafters.ngram import NgramDrafter
 from d3d_runtime.errors import UserError
 from d3d_runtime.kv_cache import KVCache
 from d3d_runtime.models.checkpoint import open_checkpoint
@@ -16,6 +18,7 @@ from d3d_runtime.models.decoder import Decoder
 from d3d_runtime.models.tokenizer import Tokenizer
 
 NUM_CANDIDATES = 8
+NGRAM, NGRAM_BLOCK = "ngram", 12  # the name of prompt lookup, in the place of a path
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,29 @@ class DrafterSource(Protocol):
     block_size: int
     config: ModelConfig | None  # of its weights, if it has any
 
-    def make(self, around: Surroundings) -> DiffusionDrafter:
+    def make(self, around: Surroundings) -> Drafter:
         """Raises UserError, in one line, if it does not fit the target."""
 
 
 def open_drafter(path: Path, settings: DiffusionSettings) -> DrafterSource:
     """settings: what the user says about it; what they leave open its config says."""
+    if str(path) == NGRAM:
+        return NgramSource(settings)
     return DiffusionSource(path, settings)
+
+
+class NgramSource:
+    """Prompt lookup; of the settings only the block size means something: the root and the tokens behind it."""
+
+    drafts_ahead, config = False, None
+
+    def __init__(self, settings: DiffusionSettings):
+        if settings.block_size is not None and not 2 <= settings.block_size <= 64:
+            raise UserError(f"block_size: expected 2 to 64, got {settings.block_size}")
+        self.block_size = settings.block_size or NGRAM_BLOCK
+
+    def make(self, around: Surroundings) -> NgramDrafter:
+        return NgramDrafter(self.block_size - 1, NUM_CANDIDATES, around.target.config.vocab_size)
 
 
 class DiffusionSource:
