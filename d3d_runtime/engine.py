@@ -119,6 +119,7 @@ class Engine:
         self._drafter = None
         if self._source is not None:
             self._drafter = self._source.make(Surroundings(self._target.model, self.tokenizer, load, new_cache))
+            self._target.taps = self._drafter.taps
         self._lane = self._open_lane()
         round_ = Round(self._target, self._drafter, self._lane)
         self._scheduler = Scheduler(

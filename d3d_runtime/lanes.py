@@ -225,9 +225,15 @@ class _Pickler(pickle.Pickler):
         return "resident" if value is self._resident else None
 
     def reducer_override(self, value: object) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16:  # which numpy does not know
+            return _bfloat16, (value.detach().view(torch.int16).numpy(),)
         if isinstance(value, torch.Tensor):
             return torch.from_numpy, (value.detach().numpy(),)
         return NotImplemented
+
+
+def _bfloat16(bits: Any) -> torch.Tensor:
+    return torch.from_numpy(bits).view(torch.bfloat16)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -68,6 +68,8 @@ class Round:
         else:
             verification, ahead = self.target.verify(batch, tree), None
             times.verify_ms = watch.lap()
+        if verification.features is not None:
+            self._show(batch, verification)
         paths, hits = self._commit(batch, tree, verification, ahead)
         times.tail_ms += watch.lap()
         for request in batch.requests:
@@ -125,6 +127,16 @@ class Round:
             candidates = ticket.wait()
         times.overlap_ms = both.lap()
         return verification, candidates
+
+    def _show(self, batch: Batch, verification: Verification) -> None:
+        """The features of the root and of the path accepted behind it, in order, to a drafter that reads them."""
+        verdict, features = verification.verdict, verification.features
+        rows = torch.nn.functional.pad(verdict.accepted_nodes.long().clamp(min=0), (1, 0))[:, : features.shape[1]]
+        features = features.gather(1, rows[:, :, None].expand(-1, -1, features.shape[2]))
+        self.lane.submit(self.drafter.observe, batch.for_drafter(), features, verdict.num_accepted + 1)
+        for request, accepted in zip(batch.requests, verdict.num_accepted.tolist()):
+            request.drafter_length = len(request.tokens) + accepted
+
     def _commit(
         self, batch: Batch, tree: dk.DraftTree, verification: Verification, ahead: Ahead | None
     ) -> tuple[list[list[int]], list[int]]:

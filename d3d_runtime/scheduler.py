@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 
 import torch
+from torch import Tensor
 
 from d3d_runtime.batch import Batch
 from d3d_runtime.drafters.drafter import Drafter
@@ -120,6 +121,7 @@ class Scheduler:
                 request.prefix.hand_over(request)
             self._grow(request)
             self.running.append(self.waiting.popleft())
+            self._keep_abreast(request)
             self._feed_drafter(request)
 
     def _make_room(self, request: Request) -> bool:
@@ -146,24 +148,32 @@ class Scheduler:
         """What requests lack, the oldest first, up to STEP_TOKENS; both models at once where the lane overlaps."""
         budget = STEP_TOKENS
         for request in self.running:
+            self._keep_abreast(request)
             while budget > 0 and not request.prefilled:
                 watch, start, end = Stopwatch(), request.target_length, len(request.tokens) - 1
                 chunk = request.tokens[start : min(start + PREFILL_CHUNK, end)]
-                self.target.prefill(request.target_pages, chunk, start)
+                features = self.target.prefill(request.target_pages, chunk, start)
                 request.target_length += len(chunk)
-                self._feed_drafter(request)
+                self._feed_drafter(request, features)
                 request.metrics.prefill_ms += watch.lap()
                 budget -= len(chunk)
                 self.progress("reading the prompt", request.target_length, end)
 
-    def _feed_drafter(self, request: Request) -> None:
+    def _keep_abreast(self, request: Request) -> None:
+        """A drafter that reads the target's features has them of what the target reads with it: the target reads again
+        what the drafter lacks."""
+        if self._drafts and self.drafter.taps:
+            request.target_length = min(request.target_length, request.drafter_length)
+
+    def _feed_drafter(self, request: Request, features: Tensor | None = None) -> None:
         """What the target has read."""
         if not self._drafts:
             return
         start, end = self.drafter.settled(request.drafter_length), self.drafter.settled(request.target_length)
         request.drafter_length = start
         if start < end:
-            self.round.lane.submit(self.drafter.prefill, request.drafter_pages, request.tokens[start:end], start)
+            read = request.tokens[start:end]
+            self.round.lane.submit(self.drafter.prefill, request.drafter_pages, read, start, features)
             request.drafter_length = end
 
     def _with_pages(self) -> list[Request]:
@@ -213,7 +223,8 @@ class Scheduler:
 
     @property
     def _drafts(self) -> bool:
-        return any(plan.drafts for plan in self.policy.plans)
+        """Also while a plan does not: features that are not read when they come are gone."""
+        return any(plan.drafts for plan in self.policy.plans) or bool(self.drafter is not None and self.drafter.taps)
 
     def _rows(self, tokens: int) -> list[int]:
         """Rows in each pool of a request of so many tokens, through its next round."""

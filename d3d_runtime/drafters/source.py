@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from d3d_runtime.drafters.dflash import DFlashDrafter
 from d3d_runtime.drafters.diffusion import DiffusionDrafter
 from d3d_runtime.drafters.drafter import Drafter
 from d3d_runtime.drafters.ngram import NgramDrafter
 from d3d_runtime.errors import UserError
 from d3d_runtime.kv_cache import KVCache
-from d3d_runtime.models.checkpoint import open_checkpoint
+from d3d_runtime.models.checkpoint import SafetensorsFolder, open_checkpoint
 from d3d_runtime.models.config import DiffusionSettings, ModelConfig, parse_diffusion
 from d3d_runtime.models.decoder import Decoder
+from d3d_runtime.models.dflash import is_dflash, load_dflash, parse_dflash
 from d3d_runtime.models.tokenizer import Tokenizer
 
 NUM_CANDIDATES = 8
@@ -44,6 +46,9 @@ def open_drafter(path: Path, settings: DiffusionSettings) -> DrafterSource:
     """settings: what the user says about it; what they leave open its config says."""
     if str(path) == NGRAM:
         return NgramSource(settings)
+    checkpoint = open_checkpoint(path)
+    if is_dflash(checkpoint.raw):
+        return DFlashSource(checkpoint, settings)
     return DiffusionSource(path, settings)
 
 
@@ -59,6 +64,36 @@ class NgramSource:
 
     def make(self, around: Surroundings) -> NgramDrafter:
         return NgramDrafter(self.block_size - 1, NUM_CANDIDATES, around.target.config.vocab_size)
+
+
+class DFlashSource:
+    """Layers that read the target's hidden states. Its config says all about it; settings would only break it."""
+
+    drafts_ahead = False
+
+    def __init__(self, checkpoint: SafetensorsFolder, settings: DiffusionSettings):
+        given = next((name for name, value in vars(settings).items() if value is not None), None)
+        if given is not None:
+            raise UserError(f"{given}: a DFlash drafter's own config decides that")
+        self.checkpoint, self.dflash = checkpoint, parse_dflash(checkpoint)
+        self.config, self.block_size = self.dflash.model, self.dflash.block_size
+
+    def make(self, around: Surroundings) -> DFlashDrafter:
+        path, wanted, dflash = self.checkpoint.folder, around.target.config, self.dflash
+        check_vocabulary(path, self.config.vocab_size, wanted.vocab_size, around.tokenizer)
+        check_positions(self.config, wanted)
+        layers = wanted.num_hidden_layers
+        if dflash.target_layers not in (None, layers) or not all(0 <= tap < layers for tap in dflash.taps):
+            made_for = f"a target of {dflash.target_layers or max(dflash.taps) + 1} layers"
+            raise UserError(f"drafter {str(path)!r}: it was made for {made_for}, this one has {layers}")
+        if self.config.hidden_size != wanted.hidden_size:
+            sizes = f"{self.config.hidden_size} wide, the target {wanted.hidden_size}"
+            raise UserError(f"drafter {str(path)!r}: it is {sizes}; it uses the target's embedding")
+        if not 0 <= dflash.mask_token_id < wanted.vocab_size:
+            outside = f"mask_token_id {dflash.mask_token_id} is outside the target's vocabulary of {wanted.vocab_size}"
+            raise UserError(f"drafter {str(path)!r}: {outside}")
+        model = load_dflash(self.checkpoint, dflash, around.target)
+        return DFlashDrafter(model, dflash, around.target, around.new_cache(self.config), NUM_CANDIDATES)
 
 
 class DiffusionSource:
@@ -80,14 +115,18 @@ class DiffusionSource:
     def make(self, around: Surroundings) -> DiffusionDrafter:
         wanted = around.target.config
         check_vocabulary(self.path, self.config.vocab_size, wanted.vocab_size, around.tokenizer)
-        if self.config.max_position_embeddings < wanted.max_position_embeddings:
-            raise UserError(
-                f"drafter: it was made for {self.config.max_position_embeddings} positions, the target for "
-                f"{wanted.max_position_embeddings}"
-            )
+        check_positions(self.config, wanted)
         model = around.load(self.path)
         cache = around.new_cache(self.config)
         return DiffusionDrafter(model, cache, self.diffusion, NUM_CANDIDATES, vocab_size=wanted.vocab_size)
+
+
+def check_positions(config: ModelConfig, wanted: ModelConfig) -> None:
+    if config.max_position_embeddings < wanted.max_position_embeddings:
+        raise UserError(
+            f"drafter: it was made for {config.max_position_embeddings} positions, the target for "
+            f"{wanted.max_position_embeddings}"
+        )
 
 
 def check_vocabulary(path: Path, size: int, target_size: int, target_tokenizer: Tokenizer | None) -> None:

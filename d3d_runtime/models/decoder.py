@@ -63,15 +63,20 @@ class Layer(nn.Module):
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        qkv = self.qkv(self.input_norm(x)).unflatten(-1, (-1, self.head_dim))
+        q, k, v = self.project(self.input_norm(x), rotation)
+        x = x + self.out(attend(self.index, q, k, v).flatten(-2))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+    def project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B, Q, hidden] -> q [B, Q, H, D], k and v [B, Q, H_kv, D], normalised per head and rotated."""
+        qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))
         qk, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=-2)
         if self.q_norm is not None:
             weights = self.q_norm.weight.expand(self.heads, -1), self.k_norm.weight.expand(self.kv_heads, -1)
             qk = normalise(qk, self.q_norm.eps) * torch.cat(weights)
         q, k = rotate(qk, rotation).split((self.heads, self.kv_heads), dim=-2)
-        x = x + self.out(attend(self.index, q, k, v).flatten(-2))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        return q, k, v
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
@@ -83,35 +88,20 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
-class Decoder(nn.Module):
+class Rotation:
+    """cos and sin of every position, computed once: angles in float64, rounded once to the model's dtype."""
+
     def __init__(self, config: ModelConfig):
-        super().__init__()
         self.config = config
-        # Not nn.Embedding(V, H): its normal_() on the meta device imports all of torch.compile, four seconds.
-        self.embed = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.hidden_size), freeze=False)
-        self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self._angles: tuple[Tensor, Tensor] | None = None
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """token_ids, positions [B, Q] -> final hidden states [B, Q, hidden], normalised, for `logits`."""
-        x = self.embed(token_ids)
-        cos, sin = self._rotation_table(x)
-        rotation = cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
-        for layer in self.layers:
-            x = layer(x, rotation, attend)
-        return self.norm(x)
+    def __call__(self, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """positions [B, Q] -> cos, sin [B, Q, 1, D] for `rotate`, in the dtype and on the device of `like`."""
+        cos, sin = self._table(like)
+        return cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        if self.head is not None:
-            return self.head(hidden)
-        if isinstance(self.embed, Int8Embedding):
-            return self.embed.project(hidden)
-        return F.linear(hidden, self.embed.weight)
-
-    def _rotation_table(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """cos, sin [positions, D]: angles in float64, rounded once to the model's dtype; sin's first half negated."""
+    def _table(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """cos, sin [positions, D]; sin's first half negated."""
         if self._angles is None or self._angles[0].dtype != like.dtype or self._angles[0].device != like.device:
             config = self.config
             turns = frequencies(config.rope_theta, config.head_dim, config.rope_scaling)
@@ -122,3 +112,37 @@ class Decoder(nn.Module):
                 cos, sin = cos * config.rope_scaling.amplitude, sin * config.rope_scaling.amplitude
             self._angles = (cos.to(like.device, like.dtype), sin.to(like.device, like.dtype))
         return self._angles
+
+
+class Decoder(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        # Not nn.Embedding(V, H): its normal_() on the meta device imports all of torch.compile, four seconds.
+        self.embed = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.hidden_size), freeze=False)
+        self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.rotation = Rotation(config)
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, attend: Attend, tapped: dict[int, Tensor] | None = None
+    ) -> Tensor:
+        """token_ids, positions [B, Q] -> final hidden states [B, Q, hidden], normalised, for `logits`.
+
+        tapped: its keys are layers; their outputs [B, Q, hidden] are put there.
+        """
+        x = self.embed(token_ids)
+        rotation = self.rotation(positions, x)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, rotation, attend)
+            if tapped is not None and index in tapped:
+                tapped[index] = x
+        return self.norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        if self.head is not None:
+            return self.head(hidden)
+        if isinstance(self.embed, Int8Embedding):
+            return self.embed.project(hidden)
+        return F.linear(hidden, self.embed.weight)
