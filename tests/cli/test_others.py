@@ -19,6 +19,7 @@ from tests.cli.conftest import ENVIRONMENT, Pair, d3d, run_here
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [["generate"], ["chat"], ["bench"], ["doctor"], ["train"], ["train", "target"], ["train", "drafter"]]
+COMMANDS += [["prune"]]
 
 
 # ---- help
