@@ -326,14 +326,6 @@ MUTANTS = (
         default=False,
     ),
     # ---- threads of the CPU library ----
-    Mutant(
-        "a call returns before its helpers",
-        "csrc/cpu/parallel.cpp",
-        "done_.wait(lock, [&] { return job.inside == 0; });",
-        "",
-        NATIVE + "abi-thread",
-        default=False,
-    ),
     # ---- the reference, which the others are compared with ----
     Mutant(
         "reference: top-p keeps what lies behind its border",
