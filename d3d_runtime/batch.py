@@ -48,10 +48,10 @@ class Batch:
         return self if len(indices) == len(self) else Batch([self.requests[i] for i in indices], self.device)
 
     def for_drafter(self) -> DraftBatch:
-        """As it is now; what a request's drafter cache lacks changes within a round."""
-        return DraftBatch(
-            self.lacking, self.drafter_pages, self.root_positions, self.longest, self.sampling, self.penalties
-        )
+        """As it is now: what a request's drafter cache lacks changes within a round, and its pages may be taken from it
+        while the drafter still works on them."""
+        pages = [list(pages) for pages in self.drafter_pages]
+        return DraftBatch(self.lacking, pages, self.root_positions, self.longest, self.sampling, self.penalties)
 
     @property
     def lacking(self) -> list[list[int]]:

@@ -173,7 +173,7 @@ class Scheduler:
         request.drafter_length = start
         if start < end:
             read = request.tokens[start:end]
-            self.round.lane.submit(self.drafter.prefill, request.drafter_pages, read, start, features)
+            self.round.lane.submit(self.drafter.prefill, list(request.drafter_pages), read, start, features)
             request.drafter_length = end
 
     def _with_pages(self) -> list[Request]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 
 import pytest
@@ -148,6 +149,24 @@ def test_a_turn_that_fails_can_be_taken_again(owner, name, error, engines, pair,
         with pytest.raises(type(error)):
             turn(engine, tokens, params, prefix)
     assert turn(engine, tokens, params, prefix) == turn(engine, tokens, params)
+    engine.forget(prefix)
+
+
+def test_pages_are_not_cut_under_a_drafter_that_still_works(engines, pair, monkeypatch):
+    """The last round's `keep` read the page list when the prefix had cut it already: rows came from the dummy page, and
+    the next turn drafted from them."""
+    engine, prefix, tokens, keep = engines(pair, "async"), Prefix(), PROMPTS[2], DiffusionDrafter.keep
+
+    def slow(*args):
+        time.sleep(0.02)
+        return keep(*args)
+
+    monkeypatch.setattr(DiffusionDrafter, "keep", slow)
+    for number in range(5):
+        params = SamplingParams(max_tokens=14, seed=number, temperature=1.0)
+        warm = turn(engine, tokens, params, prefix)
+        assert warm == turn(engine, tokens, params)
+        tokens = tokens + warm[0] + [5, 6]
     engine.forget(prefix)
 
 
