@@ -36,6 +36,8 @@ REQUIRED = ("torch", "numpy", "tokenizers", "safetensors", "jinja2", "click", "r
 OPTIONAL = {
     "triton": "GPU kernels without a compiler: pip install -e '.[gpu]'",
     "flashinfer-python": "paged attention on GPUs: pip install -e '.[flashinfer]'",
+    "gguf": "GGUF checkpoints: pip install gguf",
+    "huggingface_hub": "models by their hub name: pip install huggingface_hub",
     "matplotlib": "pictures of loss curves: pip install -e '.[train]'",
 }
 GET_KERNELS = {

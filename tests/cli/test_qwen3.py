@@ -39,6 +39,7 @@ def checkpoints(folder: Path, layers: int, vocab: int, **shape: int) -> tuple[Pa
     theirs.save_pretrained(folder / "target", max_shard_size="2MB" if shape == NARROW else "1GB")
     prompt = torch.tensor([PROMPT])
     decoded = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=LENGTH)
+    del theirs
     target, _ = load_model(folder / "target", torch.float32)
     drafter = shallow_copy(target, 2)
     save_model(drafter, folder / "drafter", DiffusionConfig(16, vocab - 1, logit_shift=True), dtype=torch.float32)
